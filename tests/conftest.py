@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 from collections import Counter
 from collections.abc import Generator
 
+# Before `pytest_collection_finish`: it asks who refers to its objects, and those that are frozen do not answer.
+import hypothesis  # noqa: F401
 import pytest
 import torch
 
@@ -22,6 +25,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Modules and tests stay as long as the process. Until all of them are there, searching them for garbage is in vain.
+gc.disable()
+
 # Tests already use every core. A second thread of a program that they start would only wait, at full load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -30,7 +36,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Whichever test first starts a process, later ones of all tests are to start quickly.
-quick_context("wayfare.studies.local", "wayfare.field.rig.demo")
+quick_context("wayfare.studies.local", "wayfare.field.rig.demo", "tests.preloaded")
 
 # Everything small enough to run a scheme in a fraction of a second, and still with every kind of contact in it.
 SMALL = (
@@ -73,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """From here on, search only what tests create for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

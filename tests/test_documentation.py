@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -56,9 +57,14 @@ def commands_on(page: Path) -> list[str]:
     return [line.partition(" # ")[0] for line in re.findall(r"^ {4}wayfare ([a-z].*)$", text, re.MULTILINE)]
 
 
+@cache
+def all_commands() -> Any:
+    return typer.main.get_command(app)
+
+
 def found(words: list[str]) -> list[Any]:
     """The commands at the start of a command line; ``list|fetch`` are two, and other words are arguments."""
-    commands: list[Any] = [typer.main.get_command(app)]
+    commands: list[Any] = [all_commands()]
     for word in words:
         below = [command.commands for command in commands if hasattr(command, "commands")]
         if not below:

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Finished
 from tests.conftest import SMALL
+from tests.processes import start_command
 from wayfare.cli.terminal import Line, RunProgress
 from wayfare.records import find_runs, read_run
 from wayfare.scenario import load
@@ -243,13 +241,11 @@ def test_runs_of_two_scenarios_are_not_thrown_together(wayfare_command: Type, tm
 
 
 def test_bad_input_in_a_worker_is_told_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
-    command = [sys.executable, "-m", "wayfare", "compare", "paper-cifar10-waypoint", "--out", str(tmp_path), "--json"]
-    nothing = os.environ | {"WAYFARE_DATA": str(tmp_path / "no data")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=nothing)
-    assert done.returncode == 2
-    assert done.stderr.count("error: ") == 1
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path / "no data"))
+    done = start_command("compare", "paper-cifar10-waypoint", "--out", tmp_path, "--json", logs=tmp_path / "logs")
+    assert done.ended() == 2
+    assert done.errors.count("error: ") == 1
+    assert "Traceback" not in done.errors
 
 
 def test_the_version_is_told(wayfare_command: Type) -> None:

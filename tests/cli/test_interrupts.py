@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -41,24 +39,22 @@ def rows_of(comparison: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_signal_saves_a_comparison_and_the_same_command_resumes_it(
     number: signal.Signals, code: int, wayfare_command: Type, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "wayfare", *COMPARE, "--out", str(tmp_path), "--jobs", "2"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        # A terminal sends SIGINT to all processes, a supervisor SIGTERM to the first.
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
-    assert process.returncode == code
-    assert "interrupted; finished runs are kept, and the same command resumes the rest" in errors
-    assert "Traceback" not in errors
+    program = start_command(*COMPARE, "--out", tmp_path, "--jobs", "2", logs=tmp_path / "logs")
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # A terminal sends SIGINT to all processes, a supervisor SIGTERM to the first.
+    if number == signal.SIGINT:
+        os.killpg(program.pid, number)
+    else:
+        program.send_signal(number)
+    assert program.ended(30) == code
+    assert "interrupted; finished runs are kept, and the same command resumes the rest" in program.errors
+    assert "Traceback" not in program.errors
     deadline = time.monotonic() + 10
-    while alive(process.pid) and time.monotonic() < deadline:
+    while alive(program.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not alive(process.pid)
+    assert not alive(program.pid)
     assert list(tmp_path.rglob("*.checkpoint"))
     again = wayfare_command(*COMPARE, "--out", tmp_path, "--jobs", "1")
     assert rows_of(again.json) == undisturbed
@@ -85,25 +81,22 @@ def test_a_second_interrupt_ends_it_at_once_and_as_quietly_as_one(jobs: int, tmp
     scheme = tmp_path / "slow.py"
     scheme.write_text(SLOW, encoding="utf-8")
     words = [*SETTINGS, "--schemes", f"{scheme}:Slow,mads", "--seeds", "1", "--jobs", str(jobs)]
-    command = [sys.executable, "-m", "wayfare", "compare", *words, "--out", str(tmp_path / "a")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "deciding").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.stderr is not None
-        # The answer comes while the round is still under way; what another run has told by then may stand before it.
-        first = ""
-        while "stopping: " not in first:
-            first = process.stderr.readline()
-            assert first
-        pressed = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+    program = start_command("compare", *words, "--out", tmp_path / "a", logs=tmp_path / "logs")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "deciding").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(program.pid, signal.SIGINT)
+    # The answer comes while the round is still under way; what another run has told by then may stand before it.
+    while "stopping: " not in program.errors.rpartition("\n")[0]:
+        assert program.process.is_alive(), program.errors
+        time.sleep(0.01)
+    pressed = time.monotonic()
+    os.killpg(program.pid, signal.SIGINT)
+    assert program.ended(30) == 130
     assert time.monotonic() - pressed < 8
-    assert process.returncode == 130
+    (first,) = [line for line in program.errors.splitlines() if "stopping: " in line]
+    errors = program.errors.partition(first)[2]
     assert "press Ctrl-C again to stop at once" in first
-    assert "stopping: " not in errors
     assert errors.splitlines()[-1] == "interrupted; finished runs are kept, and the same command resumes the rest"
     assert "Traceback" not in errors
     assert "Error" not in errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -116,19 +117,26 @@ def test_the_reference_takes_the_steps_of_sgd(descent: Descent, schedule: str) -
     torch.testing.assert_close(found, read_vector(module), rtol=tolerance, atol=tolerance)
 
 
+@cache
+def by_the_reference(model: Model, descent: Descent) -> tuple[Tensor, Tensor]:
+    """Models and velocities after `SHORT`; for a plain descent, without vectors of their own."""
+    local = job(model, descent=descent, schedule="linear")
+    bursts = steered(SHORT, local, torch.float64)
+    return run("reference", local, starts(local, torch.float64), bursts), velocities_of(bursts)
+
+
 @EVERY
 @pytest.mark.parametrize("model", [PERCEPTRON, CNN, RESNET], ids=str)
 @pytest.mark.parametrize("engine", FAST)
 def test_every_engine_gives_the_updates_of_the_reference(engine: str, model: Model, descent: Descent) -> None:
     local = job(model, descent=descent, schedule="linear")
     initial = starts(local, torch.float64)
-    (expected, slow), (found, fast) = (
-        (run(name, local, initial, bursts), bursts)
-        for name, bursts in ((name, steered(SHORT, local, torch.float64)) for name in ("reference", engine))
-    )
+    expected, velocities = by_the_reference(model, descent)
+    bursts = steered(SHORT, local, torch.float64)
+    found = run(engine, local, initial, bursts)
     agree(found, expected, initial)
-    torch.testing.assert_close(velocities_of(fast), velocities_of(slow), rtol=1e-8, atol=1e-9)
-    plain = run("reference", job(model, schedule="linear"), initial, SHORT)
+    torch.testing.assert_close(velocities_of(bursts), velocities, rtol=1e-8, atol=1e-9)
+    plain, _ = by_the_reference(model, descent_of(Learning(), LocalRule()))
     assert not torch.equal(found, plain)
     for device, burst in enumerate(SHORT):
         if burst.rounds == 0:
@@ -189,6 +197,12 @@ def test_clipping_scales_long_gradients_down_to_a_length_and_leaves_others() -> 
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@cache
+def plain_step(engine: str) -> Tensor:
+    local = job(RESNET)
+    return run(engine, local, starts(local, torch.float64), [Burst(device, 1, 1) for device in range(9)])
+
+
 @EVERY
 @pytest.mark.parametrize("engine", CPU_ENGINES)
 def test_statistics_of_normalisation_take_no_part(engine: str, descent: Descent) -> None:
@@ -197,7 +211,7 @@ def test_statistics_of_normalisation_take_no_part(engine: str, descent: Descent)
     local = job(RESNET, descent=one_step)
     initial = starts(local, torch.float64)
     found = run(engine, local, initial, steered(once, local, torch.float64))
-    plain = run(engine, job(RESNET), initial, once)
+    plain = plain_step(engine)
     assert torch.equal(found[:, RESNET.parameters :], plain[:, RESNET.parameters :])
     assert one_step.is_plain or not torch.equal(found[:, : RESNET.parameters], plain[:, : RESNET.parameters])
 

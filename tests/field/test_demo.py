@@ -6,14 +6,16 @@ The long soak is recorded in docs/results/field.md; this is its short sister.
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import wayfare
 from tests.field.brokers import needs_broker
+from tests.processes import start_command
 from wayfare.errors import InputError
 from wayfare.field.rig.demo import DemoOptions, run_demo
 from wayfare.field.runtime.work import Work
@@ -38,15 +40,10 @@ def small_work(scheme: str = "mads", seed: int = 0, preset: str = "fashion-small
 
 def test_the_demo_ends_with_the_model_of_the_simulator(tmp_path: Path) -> None:
     """The command itself, with fewer rounds than its default."""
-    done = subprocess.run(
-        [sys.executable, "-m", "wayfare", "field", "demo", "--set", "rounds=40", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
+    words = ("field", "demo", "--set", "rounds=40", "--json")
+    done = start_command(*words, logs=tmp_path / "logs", prepare=partial(os.chdir, tmp_path))
+    assert done.ended() == 0, done.errors
+    outcome = json.loads(done.out)
     assert outcome["difference"] <= 1e-6
     assert outcome["contacts"] > 10
     assert outcome["audit"]["recorded"] > 50
@@ -95,15 +92,12 @@ def test_a_loss_against_drift_ends_with_the_model_of_the_simulator(loss: str, tm
     assert outcome.difference <= 1e-6
 
 
-def test_the_recommended_settings_run_with_their_own_method_and_end_with_the_mean_of_the_simulator() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "wayfare", "field", "demo", "recommended", "--set", "rounds=40", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
+def test_the_recommended_settings_run_with_their_own_method_and_end_with_the_mean_of_the_simulator(
+    tmp_path: Path,
+) -> None:
+    done = start_command("field", "demo", "recommended", "--set", "rounds=40", "--json", logs=tmp_path)
+    assert done.ended() == 0, done.errors
+    outcome = json.loads(done.out)
     assert outcome["difference"] <= 1e-6
     assert outcome["audit"]["recorded"] > 20
     assert outcome["audit"]["mass_error"] < 1e-5

@@ -246,7 +246,7 @@ def in_simulator(site: Site, uploads: Sequence[str], steps: float, seed: int) ->
     folders = [site.folder / "data" / name for name in names]
     world = draw_world(load("fashion-small", settings), seed, simulated_task(task, folders, site.folder / "heldout"))
     models = _Models()
-    models.simulation = Simulation(world, site.work.method, models, engine="reference")
+    models.simulation = Simulation(world, site.work.method, models)
     models.simulation.run()
     return models.models
 

@@ -15,8 +15,17 @@ from wayfare.errors import InputError
 from wayfare.identity.fingerprint import fingerprint
 from wayfare.learning.tasks import own_task
 
-datasets: Any = pytest.importorskip("datasets", reason="needs datasets: pip install 'wayfare[dev]'")
-pandas: Any = pytest.importorskip("pandas", reason="needs pandas: pip install 'wayfare[dev]'")
+datasets: Any = None
+pandas: Any = None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _libraries() -> None:
+    """Import them where these tests run. Every process collects them, and the import takes a second."""
+    global datasets, pandas
+    datasets = pytest.importorskip("datasets", reason="needs datasets: pip install 'wayfare[dev]'")
+    pandas = pytest.importorskip("pandas", reason="needs pandas: pip install 'wayfare[dev]'")
+
 
 TOKENS = np.random.default_rng(2).integers(0, 50, (30, 6))
 

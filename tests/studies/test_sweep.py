@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.processes import start_command
+from tests.processes import Program, start_command
 from tests.studies.small_study import bits_of, bits_of_study, write_study
 
 from wayfare import run
@@ -96,18 +94,19 @@ def test_one_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path
     assert len(again.started) == 4
 
 
-def command(study: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "wayfare", "sweep", str(study), "--out", str(study.parent), "--json", *words]
+def start_sweep(study: Path, *words: str, logs: str = "logs") -> Program:
+    return start_command("sweep", study, "--out", study.parent, "--json", *words, logs=study.parent / logs)
 
 
 def test_a_driver_that_is_killed_leaves_a_study_that_goes_on(swept: Path, tmp_path: Path) -> None:
     study = write_study(tmp_path)
     runs = tmp_path / "small" / "runs"
-    with subprocess.Popen(command(study, "--jobs", "2"), stderr=subprocess.DEVNULL, start_new_session=True) as driver:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and not (runs.is_dir() and len(list(runs.iterdir())) >= 2):
-            time.sleep(0.01)
-        driver.kill()
+    driver = start_sweep(study, "--jobs", "2")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (runs.is_dir() and len(list(runs.iterdir())) >= 2):
+        time.sleep(0.01)
+    driver.send_signal(signal.SIGKILL)
+    assert driver.ended() == -signal.SIGKILL
     finished = {run: (run / "run.sqlite").stat().st_mtime_ns for run in runs.iterdir()}
     assert 2 <= len(finished) < 8
     deadline = time.monotonic() + 20
@@ -124,8 +123,7 @@ def test_a_driver_that_is_killed_leaves_a_study_that_goes_on(swept: Path, tmp_pa
 
 def test_two_drivers_share_a_study_and_no_run_is_done_twice(swept: Path, tmp_path: Path) -> None:
     study = write_study(tmp_path)
-    words = command(study, "--jobs", "1")[3:]
-    drivers = [start_command(*words, logs=tmp_path / f"logs{number}") for number in range(2)]
+    drivers = [start_sweep(study, "--jobs", "1", logs=f"logs{number}") for number in range(2)]
     assert [driver.ended() for driver in drivers] == [0, 0], [driver.errors for driver in drivers]
     lines = [line for driver in drivers for line in driver.errors.splitlines() if "accuracy" in line]
     own = [line.partition("] ")[2].partition(" ")[2] for line in lines if "by another sweep" not in line]
@@ -191,7 +189,7 @@ def _alive(group: int) -> bool:
 
 def test_an_interrupted_sweep_says_that_it_can_go_on(tmp_path: Path) -> None:
     study = write_study(tmp_path, rounds=20_000)
-    driver = start_command(*command(study, "--jobs", "1")[3:], logs=tmp_path / "logs")
+    driver = start_sweep(study, "--jobs", "1")
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline and not list(tmp_path.rglob("*.partial")):
         time.sleep(0.05)

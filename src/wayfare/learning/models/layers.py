@@ -60,6 +60,8 @@ def _sizes(model: Layers) -> tuple[int, int]:
     return trained, kept
 
 
+@cache
 def _without_values(model: Layers) -> nn.Module:
+    """The shapes of the network, made once; nothing may change them."""
     with torch.device("meta"):
         return model.module()
