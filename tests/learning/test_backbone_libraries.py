@@ -131,12 +131,18 @@ def test_a_file_without_the_right_weights_is_refused(tmp_path: Path) -> None:
     file, complete = tmp_path / "w.pth", small_network(10).state_dict()
     for state, message in (
         ({"fc.weight": complete["fc.weight"]}, "holds the weights of another network: it lacks stem"),
-        ({**complete, "extra": torch.zeros(1)}, "holds the weights of another network: it also holds extra"),
+        ({**complete, "extra": torch.zeros(1)}, "holds the weights of another network: it holds extra"),
         (
             {**complete, "stem.weight": torch.zeros(1)},
             r"stem.weight has the shape \(1,\) and must have \(4, 3, 3, 3\)$",
         ),
-        ([1, 2], "is not a state dict"),
+        (
+            {f"module.{name}": entry for name, entry in complete.items()},
+            "holds the weights of another network: it lacks stem.weight and holds module.stem.weight$",
+        ),
+        ([1, 2], "is not a state dict: a table of tensors by name$"),
+        ({"model": complete, "epoch": 3}, "is not a state dict: a table of tensors by name; it holds model, epoch$"),
+        (nn.ReLU(), r"w.pth is damaged, or holds more than tensors, .*; save network.state_dict\(\) in it$"),
     ):
         torch.save(state, file)
         os.utime(file, ns=(1, len(message)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.backbones import backbone as chain
 from torch import nn
 
 import wayfare
+from wayfare.errors import ScenarioError
 from wayfare.learning.backbones import features_of, load_backbone
 from wayfare.learning.data import ImageArrays
 from wayfare.studies.single import Execution
@@ -38,3 +41,35 @@ def test_the_lines_on_the_page_make_a_task_of_features(tmp_path: Path, monkeypat
         execution=Execution(device="cpu"),
     )
     assert record.evaluations["score"][-1] > 0.5
+
+
+BYTES, LABELS = np.zeros((6, 3, 32, 32), np.uint8), np.arange(6) % 2
+SHAPE = "must be an array of bytes (uint8) of the shape (n, channels, height, width) with 1 or 3 channels"
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "field", "value", "rule"),
+    [
+        (BYTES / np.float32(255), LABELS, "train_images", "float32 (6, 3, 32, 32)", f"{SHAPE}: (255 * images).round()"),
+        (BYTES.transpose(0, 2, 3, 1), LABELS, "train_images", "uint8 (6, 32, 32, 3)", SHAPE),
+        (BYTES[:, 0], LABELS, "train_images", "uint8 (6, 32, 32)", SHAPE),
+        (BYTES[:0], LABELS[:0], "train_images", "uint8 (0, 3, 32, 32)", SHAPE),
+        (BYTES.tolist(), LABELS, "train_images", "list", SHAPE),
+        (BYTES, LABELS[:5], "train_labels", "5 labels", "must be as many as images: 6"),
+    ],
+)
+def test_images_that_are_not_bytes_are_rejected(
+    images: Any, labels: Any, field: str, value: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values between 0 and 1 would give the features of black images."""
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
+    with pytest.raises(ScenarioError) as raised:
+        features_of("signs", ImageArrays(images, labels, BYTES, LABELS), chain(), 32)
+    assert (raised.value.field, raised.value.value) == (field, value)
+    assert raised.value.rule.startswith(rule)
+
+
+@pytest.mark.parametrize("pixels", [0, 31.5, "160"])
+def test_a_size_of_images_is_a_number(pixels: Any) -> None:
+    with pytest.raises(ScenarioError, match=r"pixels = .*: must be a whole number of at least 1"):
+        features_of("signs", ImageArrays(BYTES, LABELS, BYTES, LABELS), chain(), pixels)

@@ -15,8 +15,10 @@ import wayfare
 from wayfare.report.caveats import backbone_text
 from wayfare.report.markdown import markdown
 from wayfare.report.sections import results_section
+from wayfare.report.study_tables import study_columns
 from wayfare.report.tables import comparison_table
 from wayfare.studies.results import read_results
+from wayfare.studies.study import plan_of
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,19 @@ def test_tables_reports_and_pages_name_the_backbone(tmp_path: Path) -> None:
     assert expected in shown.getvalue()
     assert f"backbone: {expected}" in results_section(results)["notes"]
     assert f"- backbone: {expected}" in markdown(results, [])
+
+
+def test_a_study_with_statistics_shows_bits_unless_it_names_its_columns(tmp_path: Path) -> None:
+    """An entry of statistics is sent once, so shares of an update do not compare."""
+    study = {
+        "name": "some",
+        "scenario": "pretrained-small",
+        "schemes": ["statistics", "mads"],
+        "seeds": 1,
+        "set": {"rounds": 4, "fleet": {"devices": 3}},
+        "grid": {"radio": {"bandwidth_hz": [20e3, 1e6]}},
+    }
+    for metrics, heading in (({}, "sent\nMbit"), ({"metrics": ["score", "kept_fraction"]}, "kept\n%")):
+        wayfare.sweep(plan_of({**study, **metrics}), out=tmp_path / heading[:4], jobs=1)
+        headings = [column.heading for column in study_columns(read_results(tmp_path / heading[:4] / "some"))]
+        assert [found for found in headings if found.startswith(("sent", "kept"))] == [heading]

@@ -38,6 +38,7 @@ from wayfare.report.labels import (
 )
 from wayfare.report.tables import epsilon_note
 from wayfare.studies.results import StudyResults
+from wayfare.studies.study import USUAL_METRICS
 
 _HEADINGS = {
     "energy_joules": ENERGY,
@@ -102,7 +103,9 @@ def _schemes(results: StudyResults) -> list[Column]:
 
 def _measures(results: StudyResults) -> list[Column]:
     columns = []
-    by_bits = results.manifest.is_comparison and not has_kept_share(results.schemes)
+    manifest = results.manifest
+    with_sums = manifest.metrics == list(USUAL_METRICS) and any(scheme.sums for scheme in results.schemes)
+    by_bits = with_sums or (manifest.is_comparison and not has_kept_share(results.schemes))
     for name in dict.fromkeys(name for row in results.rows for name in row.estimates):
         of = [row.estimates.get(name) for row in results.rows]
         if name == "kept_fraction" and by_bits:

@@ -41,6 +41,7 @@ _AT_ONCE, _AT_ONCE_CPU = 64, 16
 _VERSION = 1
 _WATCH_EVERY_S = 0.2
 _PARTS = ("train", "test")
+_SHAPE = "must be an array of bytes (uint8) of the shape (n, channels, height, width) with 1 or 3 channels"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +89,27 @@ def activations_of(name: str, images: ImageArrays, backbone: Backbone, pixels: i
     return _cached(_Work(frozen, values, cut), name, images, backbone, pixels)
 
 
+def _check(images: ImageArrays, pixels: int) -> None:
+    """Reject arrays that would be read as other images: values between 0 and 1 are black as bytes."""
+    train, test = (images.train_images, images.train_labels), (images.test_images, images.test_labels)
+    for part, (pictures, labels) in zip(_PARTS, (train, test), strict=True):
+        if not isinstance(pictures, np.ndarray):
+            raise ScenarioError(f"{part}_images", type(pictures).__name__, _SHAPE)
+        found = f"{pictures.dtype} {pictures.shape}"
+        if pictures.dtype.kind == "f":
+            rule = f"{_SHAPE}: (255 * images).round().astype(np.uint8) for values between 0 and 1"
+            raise ScenarioError(f"{part}_images", found, rule)
+        if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not len(pictures):
+            raise ScenarioError(f"{part}_images", found, _SHAPE)
+        if len(labels) != len(pictures):
+            rule = f"must be as many as images: {len(pictures)}"
+            raise ScenarioError(f"{part}_labels", f"{len(labels)} labels", rule)
+    if not isinstance(pixels, int) or pixels < 1:
+        raise ScenarioError("pixels", pixels, "must be a whole number of at least 1")
+
+
 def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
+    _check(images, pixels)
     cut_key, cut_name = ("", "") if work.cut is None else (f" cut {work.cut}", f"-cut{work.cut}")
     content = f"{_VERSION} {backbone.digest} {pixels} {_digest(images)}{cut_key}"
     stem = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in Path(backbone.name).name)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from inspect import signature
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -142,13 +143,19 @@ def _load_weights(module: nn.Module, file: str, last: str) -> None:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except ImportError:
         raise ValueError(f"{file} needs safetensors: pip install safetensors") from None
+    except UnpicklingError:
+        raise ValueError(
+            f"{file} is damaged, or holds more than tensors, which could run any code; save network.state_dict() in it"
+        ) from None
     except Exception as error:
-        # A damaged file can raise any error.
-        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from None
+        # A damaged file can raise any error. PyTorch adds advice for developers to some.
+        reason = str(error).partition(". ")[0]
+        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {reason}") from None
     if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
         state = state["state_dict"]
     if not (isinstance(state, Mapping) and all(isinstance(entry, Tensor) for entry in state.values())):
-        raise ValueError(f"{file} is not a state dict: a table of tensors by name")
+        held = f"; it holds {', '.join(map(str, list(state)[:5]))}" if isinstance(state, Mapping) else ""
+        raise ValueError(f"{file} is not a state dict: a table of tensors by name{held}")
     for name, entry in module.state_dict().items():
         if name in state and state[name].shape != entry.shape:
             shapes = f"{name} has the shape {tuple(state[name].shape)} and must have {tuple(entry.shape)}"
@@ -156,8 +163,8 @@ def _load_weights(module: nn.Module, file: str, last: str) -> None:
     found = module.load_state_dict(dict(state), strict=False)
     others = [name for name in found.unexpected_keys if name.partition(".")[0] != last.partition(".")[0]]
     if found.missing_keys or others:
-        what = f"lacks {found.missing_keys[0]}" if found.missing_keys else f"also holds {others[0]}"
-        raise ValueError(f"{file} holds the weights of another network: it {what}")
+        what = [f"lacks {name}" for name in found.missing_keys[:1]] + [f"holds {name}" for name in others[:1]]
+        raise ValueError(f"{file} holds the weights of another network: it {' and '.join(what)}")
 
 
 def _in_bytes(mean: Any, deviation: Any) -> tuple[Any, Any]:
