@@ -30,6 +30,8 @@ from wayfare.world import draw_world
 # Milliseconds of a step by the number of devices.
 STEP_DEVICES = (0, 1, 2, 4, 8, 12, 16, 20)
 STEP_MS = (0.0, 1.76, 1.96, 2.43, 3.45, 4.71, 5.98, 7.29)
+# Times that the host looks during a contact whether the GPU needs more steps.
+TURNS = 8
 # Later contacts that the host looks at.
 LOOKED_AT = 32
 # Milliseconds of the host to launch a group and a burst of it.
@@ -130,7 +132,9 @@ def main() -> None:
             if row not in handled and device not in busy and trainer.has_reached(device, int(meets.round[row])):
                 handled.add(row)
                 engine.prefer(arguments.gpu_ms)
-                engine.host_ms += arguments.host_ms
+                for _ in range(TURNS):
+                    trainer.keep_going()
+                    engine.host_ms += arguments.host_ms / TURNS
                 return True
             busy.add(device)
         return False
