@@ -20,7 +20,8 @@ from wayfare.errors import InputError
 from wayfare.field.rig.demo import DemoOptions, run_demo
 from wayfare.field.runtime.work import Work
 
-pytestmark = pytest.mark.system
+# They wait for clocks and brokers more than they compute. Among the last tests they would leave cores without work.
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 # Six contacts a device or so, and a model whose exchange takes no time.
 SMALL = (
