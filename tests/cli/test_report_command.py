@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import wayfare
 from tests.cli.conftest import Finished
 from tests.conftest import SMALL
 
@@ -23,15 +24,18 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+    """A comparison; tests of this file may run in different processes, so that none leaves it to another."""
+    folder = tmp_path_factory.mktemp("runs")
+    wayfare.compare(wayfare.load("fashion-small", SMALL), ["mads", "afl"], seeds=2, jobs=1, out=folder)
+    return folder
 
 
-def test_compare_opens_its_page(wayfare_command: Type, folder: Path, opened: list[str]) -> None:
-    words = ["--schemes", "mads,afl", "--seeds", 2, "--jobs", 1, "--out", folder, "--open"]
+def test_compare_opens_its_page(wayfare_command: Type, tmp_path: Path, opened: list[str]) -> None:
+    words = ["--schemes", "mads,afl", "--seeds", 2, "--jobs", 1, "--out", tmp_path, "--open"]
     done = wayfare_command("compare", *SETTINGS, *words)
     assert done.code == 0
     assert "View: wayfare report" in done.out
-    (comparison,) = folder.iterdir()
+    (comparison,) = tmp_path.iterdir()
     assert opened == [(comparison / "report" / "index.html").resolve().as_uri()]
 
 
