@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import wayfare
 from tests.cli.conftest import Finished
 from tests.conftest import SMALL
 from tests.processes import start_command
@@ -19,10 +20,13 @@ SETTINGS = [word for override in SMALL for word in ("--set", override)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+    """A comparison; tests of this file may run in different processes, so that none leaves it to another."""
+    folder = tmp_path_factory.mktemp("runs")
+    wayfare.compare(load("fashion-small", SMALL), ["mads", "afl"], seeds=2, jobs=1, out=folder)
+    return folder
 
 
-def test_compare_prints_one_json_object_with_the_promised_fields(wayfare_command: Type, folder: Path) -> None:
+def test_compare_prints_one_json_object_with_the_promised_fields(wayfare_command: Type, tmp_path: Path) -> None:
     done = wayfare_command(
         "compare",
         "fashion-small",
@@ -34,7 +38,7 @@ def test_compare_prints_one_json_object_with_the_promised_fields(wayfare_command
         "--jobs",
         1,
         "--out",
-        folder,
+        tmp_path,
         "--json",
     )
     assert done.code == 0
