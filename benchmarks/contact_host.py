@@ -45,6 +45,7 @@ from wayfare.simulator import ContactEvent, Simulation
 from wayfare.simulator.device_side import DeviceSide
 from wayfare.simulator.server_side import ServerSide
 from wayfare.sparsify import gpu, gpu_kernels, gpu_largest, spectrum, topk
+from wayfare.waiting import Arriving
 from wayfare.world import World, draw_world
 
 # The module, whose name in its package is that of the function.
@@ -141,6 +142,9 @@ def _computed(result: Any) -> Any:
     """A result whose functions only return what they would compute."""
     if isinstance(result, tuple):
         return tuple(map(_computed, result))
+    if isinstance(result, Arriving):
+        value = _computed(result())
+        return Arriving(lambda: value)
     if callable(result):
         value = _computed(result())
         return lambda: value
@@ -151,6 +155,9 @@ def _small(result: Any) -> Any:
     """A result without the content of long vectors, which the host never sees."""
     if isinstance(result, tuple):
         return tuple(map(_small, result))
+    if isinstance(result, Arriving):
+        value = _small(result())
+        return Arriving(lambda: value)
     if callable(result):
         value = _small(result())
         return lambda: value
@@ -207,6 +214,9 @@ class Ended:
     def wait(self) -> None:
         pass
 
+    def query(self) -> bool:
+        return True
+
 
 def norm_and_samples(vector: Tensor, segments: int, stride: int, bound: int, room: int) -> Tensor:
     """As the kernels of this name."""
@@ -220,19 +230,19 @@ def norm_and_samples(vector: Tensor, segments: int, stride: int, bound: int, roo
     return torch.cat([samples.flatten(), found, numbers, norm_sq.view(1).view(torch.float32)])
 
 
-def joined(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
-    """As the kernel of this name."""
+def extended(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
+    """As the kernel of this name, in new memory."""
     return torch.cat([indices, torch.arange(parameters, len(vector))]), torch.cat([values, vector[parameters:]])
 
 
 def counted(
     indices: Tensor, values: Tensor, chosen: int, bits: Any, *, with_gaps: bool
-) -> Callable[[], tuple[Any, Any, Callable[[], Tensor]]]:
+) -> Arriving[tuple[Any, Any, Callable[[], Tensor]]]:
     """As the kernel of this name."""
     codes, decode = length._quantised(values[:chosen], bits)
     of_gaps = length._gap_counts(indices[:chosen]).numpy() if with_gaps else np.zeros(0, np.int64)
     decoded = torch.cat([decode(), values[chosen:]])
-    return lambda: (torch.bincount(codes, minlength=1 << bits).numpy(), of_gaps, lambda: decoded)
+    return Arriving(lambda: (torch.bincount(codes, minlength=1 << bits).numpy(), of_gaps, lambda: decoded))
 
 
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -255,7 +265,7 @@ def on_a_gpu(gpu_work: GpuWork) -> Iterator[None]:
         put(gpu_largest, "largest", gpu_work(largest))
         put(gpu_kernels, "squared_norm", gpu_work(lambda vector: vector.double().square().sum()))
         put(gpu_kernels, "norm_and_samples", gpu_work(norm_and_samples))
-        put(gpu_kernels, "joined", gpu_work(joined))
+        put(gpu_kernels, "extended", gpu_work(extended))
         put(codec_kernels, "counted", counted)
         put(length, "_counted", gpu_work(length._counted))
         yield

@@ -45,7 +45,7 @@ GOAL_S = 45.0
 ALONE_ROUNDS = 24
 # What the host does, as methods whose time is counted, without the methods inside them.
 PARTS: tuple[tuple[type, str, str], ...] = (
-    (Trainer, "meet", "launch local steps"),
+    (Trainer, "_run", "launch local steps"),
     (Simulation, "_contacts", "contacts"),
     (Simulation, "_evaluation", "evaluation"),
 )

@@ -1,17 +1,18 @@
 """A model of the schedule of a run on a GPU: how long a round takes, and how long the GPU is idle. Needs no GPU.
 
-    python benchmarks/schedule.py [--ahead-steps 1] [--speed 40] [--rounds 2000] [--host-ms 2.8] [--gpu-ms 1.0]
-                                  [--evaluation-ms 45] [--in-turns] [--together-ms 0] [--leave-idle] [--copy-ms 0.02]
+    python benchmarks/schedule.py [--speed 40] [--rounds 2000] [--host-ms 2.5] [--gpu-ms 0.8] [--evaluation-ms 33]
+                                  [--little-ms 2] [--in-order]
 
 The trainer and the contacts are those of `benchmarks/full_run.py`; steps, contacts and evaluations only take the times
 given. The times of steps are those of ResNet-9 in TF32 on one H200 (docs/results/speed.md). A GPU prefers contacts and
-evaluations to local steps. With `--in-turns` the contacts of a round wait for the GPU together.
+evaluations to local steps. As in a run, the host handles later contacts while those of the round wait for local steps,
+unless `--in-order` is given.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -29,8 +30,10 @@ from wayfare.world import draw_world
 # Milliseconds of a step by the number of devices.
 STEP_DEVICES = (0, 1, 2, 4, 8, 12, 16, 20)
 STEP_MS = (0.0, 1.76, 1.96, 2.43, 3.45, 4.71, 5.98, 7.29)
-# Times that the host looks during a contact whether the GPU is idle.
-TURNS = 4
+# Times that the host looks during a contact whether the GPU needs more steps.
+TURNS = 8
+# Later contacts that the host looks at.
+LOOKED_AT = 32
 # Milliseconds of the host to launch a group and a burst of it.
 LAUNCH_MS, BURST_MS = 0.25, 0.045
 
@@ -39,17 +42,21 @@ LAUNCH_MS, BURST_MS = 0.25, 0.045
 class End:
     """The end of a burst in milliseconds since the start of the run."""
 
-    at_ms: float
+    engine: Modelled
+    at_ms: float = 0.0
 
     def wait(self) -> None:
         pass
+
+    def query(self) -> bool:
+        return self.at_ms <= self.engine.host_ms
 
 
 @dataclass
 class Modelled(Idling):
     """An engine that takes the time of one on a GPU and trains nothing. The clock is the host's."""
 
-    copy_ms: float  # of a model into and out of the engine
+    little_ms: float  # The work left at which it needs more.
     host_ms: float = 0.0
     free_ms: float = 0.0  # when the GPU has done all steps
     idle_ms: float = 0.0
@@ -67,21 +74,27 @@ class Modelled(Idling):
         order = longest_first(bursts)
         self.host_ms += LAUNCH_MS + BURST_MS * len(order)
         self.idle_ms += max(self.host_ms - self.free_ms, 0.0)
-        now_ms = max(self.host_ms, self.free_ms) + self.copy_ms * len(order)
-        ends, active = [End(0.0) for _ in bursts], len(order)
+        now_ms = max(self.host_ms, self.free_ms)
+        ends, active = [End(self) for _ in bursts], len(order)
         for step in range(bursts[order[0]].rounds):
             now_ms += float(np.interp(active, STEP_DEVICES, STEP_MS))
             self.steps, self.device_steps = self.steps + 1, self.device_steps + active
             while active and bursts[order[active - 1]].rounds == step + 1:
                 active -= 1
-                now_ms += self.copy_ms
                 ends[order[active]].at_ms = now_ms
         self.free_ms = now_ms
         self.pending = [end for end in self.pending if end.at_ms > self.host_ms] + ends
         return ends
 
-    def is_idle(self) -> bool:
-        return self.free_ms <= self.host_ms
+    def has_little_left(self) -> bool:
+        return self.free_ms - self.host_ms < self.little_ms
+
+    def wait(self) -> None:
+        """Let the host wait until a burst ends or the engine needs more."""
+        times_ms = [end.at_ms for end in self.pending] + [self.free_ms - self.little_ms]
+        later_ms = [each for each in times_ms if each > self.host_ms]
+        # A little more, so that a comparison of rounded numbers also finds the end.
+        self.host_ms = min(later_ms, default=self.host_ms) + 0.02
 
     def prefer(self, work_ms: float) -> None:
         """Other work of the GPU, which delays the steps that it has."""
@@ -94,44 +107,47 @@ class Modelled(Idling):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ahead-steps", type=int, default=1)
     parser.add_argument("--speed", type=float, default=40.0, help="metres per second")
     parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--host-ms", type=float, default=2.8, help="of a contact, without waits for the GPU")
-    parser.add_argument("--gpu-ms", type=float, default=1.0, help="of a contact")
-    parser.add_argument("--evaluation-ms", type=float, default=45.0)
-    parser.add_argument("--copy-ms", type=float, default=0.02, help="of a model into or out of the engine")
-    parser.add_argument("--in-turns", action="store_true", help="contacts of a round wait for the GPU together")
-    parser.add_argument(
-        "--together-ms", type=float, default=0.0, help="of helpers for all contacts of a round, in turns"
-    )
-    parser.add_argument("--leave-idle", action="store_true", help="start no steps during contacts")
+    parser.add_argument("--host-ms", type=float, default=2.5, help="of a contact, without waits for the GPU")
+    parser.add_argument("--gpu-ms", type=float, default=0.8, help="of a contact")
+    parser.add_argument("--evaluation-ms", type=float, default=33.0)
+    parser.add_argument("--little-ms", type=float, default=2.0, help="of work left at which the GPU gets more steps")
+    parser.add_argument("--in-order", action="store_true", help="handle contacts in their rounds only")
     arguments = parser.parse_args()
     settings = [f"rounds={arguments.rounds}", f"mobility.speed_mps={arguments.speed}"]
     with patch("wayfare.world.draw.load_task", lambda _: random_images()):
         world = draw_world(wayfare.load("paper-cifar10-waypoint", settings), 0)
-    engine, model = Modelled(arguments.copy_ms), torch.zeros(1)
-    ends: dict[int, End] = {}
-    trainer = Trainer(engine, model, contact_rounds(world), training="always", ahead_steps=arguments.ahead_steps)
+    engine, model, meets = Modelled(arguments.little_ms), torch.zeros(1), world.meets
+    trainer = Trainer(engine, model, contact_rounds(world), training="always", ahead_steps=1)
     every = max(arguments.rounds // 40, 1)
-    edges = np.searchsorted(world.meets.round, np.arange(1, arguments.rounds + 2))
-    for round_ in range(1, arguments.rounds + 1):
-        met = world.meets.device[edges[round_ - 1] : edges[round_]].tolist()
-        trainer.meet(met, round_)
-        ends |= {device: end for device in met if isinstance(end := trainer._running.get(device), End)}
-        if met and arguments.in_turns:
-            engine.host_ms = max([engine.host_ms, *(ends[device].at_ms for device in met if device in ends)])
-            engine.prefer(arguments.gpu_ms * len(met))
-            engine.host_ms += arguments.gpu_ms + arguments.together_ms
-            for _ in range(TURNS * len(met)):
-                if not arguments.leave_idle:
-                    trainer.keep_going()
-                engine.host_ms += arguments.host_ms / TURNS
-        else:
-            for device in met:
-                engine.host_ms = max(engine.host_ms, ends[device].at_ms)
+    edges = np.searchsorted(meets.round, np.arange(1, arguments.rounds + 2)).tolist()
+    handled: set[int] = set()
+
+    def handle(rows: Iterable[int]) -> bool:
+        """Handle the first contact that waits for no local steps."""
+        busy: set[int] = set()
+        for row in rows:
+            device = int(meets.device[row])
+            if row not in handled and device not in busy and trainer.has_reached(device, int(meets.round[row])):
+                handled.add(row)
                 engine.prefer(arguments.gpu_ms)
-                engine.host_ms += arguments.gpu_ms + arguments.host_ms
+                for _ in range(TURNS):
+                    trainer.keep_going()
+                    engine.host_ms += arguments.host_ms / TURNS
+                return True
+            busy.add(device)
+        return False
+
+    for round_ in range(1, arguments.rounds + 1):
+        rows = range(edges[round_ - 1], edges[round_])
+        met = meets.device[rows.start : rows.stop].tolist()
+        trainer.meet(met, round_)
+        later = range(rows.start, rows.stop if arguments.in_order else min(rows.stop + LOOKED_AT, len(meets)))
+        while not handled.issuperset(rows):
+            trainer.keep_going()
+            if not handle(later):
+                engine.wait()
         for device in met:
             trainer.receive(device, model)
         if round_ % every == 0:

@@ -5,42 +5,66 @@ from __future__ import annotations
 import pytest
 import torch
 
-from wayfare.waiting import Steps, at_once, fetched, in_turns
+from wayfare.waiting import Arriving, Piece, Steps, at_once, fetched
 
 
-def test_pieces_go_on_in_turns_and_results_keep_their_order() -> None:
-    done: list[str] = []
-
-    def piece(name: str, waits: int) -> Steps[str]:
-        for number in range(waits):
-            done.append(f"{name}{number}")
-            yield
-        done.append(name)
-        return name.upper()
-
-    assert in_turns([piece("a", 2), piece("b", 0), piece("c", 1)]) == ["A", "B", "C"]
-    assert done == ["a0", "b", "c0", "a1", "c", "a"]
-    assert at_once(piece("d", 3)) == "D"
-    done.clear()
-    in_turns([piece("a", 1), piece("b", 0)], lambda: done.append("-"))
-    assert done == ["-", "a0", "-", "b", "-", "a"]
+def counting(name: str, waits: int, done: list[str], arrived: set[str]) -> Steps[str]:
+    for number in range(waits):
+        done.append(f"{name}{number}")
+        yield lambda: name in arrived
+    done.append(name)
+    return name.upper()
 
 
-def test_an_error_of_a_piece_is_the_error_of_all() -> None:
+def test_a_piece_goes_on_when_its_numbers_are_here() -> None:
+    done, arrived = list[str](), set[str]()
+    piece = Piece(counting("a", 2, done, arrived))
+    assert piece.go_on()
+    assert not piece.go_on()
+    assert done == ["a0"]
+    arrived.add("a")
+    assert piece.go_on()
+    assert not piece.is_done
+    assert piece.go_on()
+    assert piece.is_done
+    assert piece.result() == "A"
+    assert not piece.go_on()
+    assert done == ["a0", "a1", "a"]
+
+
+def test_work_on_its_own_does_not_ask_whether_its_numbers_are_here() -> None:
+    assert at_once(counting("d", 3, [], set())) == "D"
+
+
+def test_an_error_of_a_piece_waits_for_its_result() -> None:
     def failing() -> Steps[None]:
-        yield
+        yield lambda: True
         raise ValueError("diverged")
 
+    piece = Piece(failing())
+    while piece.go_on():
+        pass
+    assert piece.is_done
     with pytest.raises(ValueError, match="diverged"):
-        in_turns([failing(), failing()])
+        piece.result()
+
+
+def test_what_follows_from_numbers_arrives_with_them() -> None:
+    arrived: list[int] = []
+    length = Arriving(lambda: "abc", lambda: bool(arrived)).then(len)
+    assert not length.is_here()
+    arrived.append(1)
+    assert length.is_here()
+    assert length() == 3
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_fetched_numbers_are_those_of_the_time_of_the_call(device: str) -> None:
     numbers = torch.arange(5.0, device=device)
-    read = fetched(numbers.clone())
+    arriving = fetched(numbers.clone())
     numbers += 1
-    assert read().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert arriving().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert arriving.is_here()
     assert float(fetched(numbers.sum())()) == 15.0
 
 

@@ -1,13 +1,15 @@
-"""Work that waits for numbers from a GPU, alone or several pieces in turns.
+"""Work that waits for numbers from a GPU or from another process.
 
-Such work is a generator that yields where it would wait. While one piece waits, the host runs the next one, and the
-GPU has the kernels of all pieces in its queue. Pieces share nothing, so results do not depend on their order.
+Such work is a generator that yields where it would wait, and tells there whether its numbers have arrived. While one
+piece waits, the host goes on with another, and the GPU has the kernels of all pieces in its queue. Pieces share
+nothing, so results do not depend on their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from weakref import finalize
 
 if TYPE_CHECKING:
@@ -16,36 +18,78 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Result = TypeVar("Result")
-Steps: TypeAlias = Generator[None, None, Result]
+Other = TypeVar("Other")
+IsHere: TypeAlias = Callable[[], bool]
+Steps: TypeAlias = Generator[IsHere, None, Result]
 
 # Pinned memory by shape, type and GPU, each with the event of the last copy to it, so that few transfers allocate any.
 _free_places: dict[tuple[torch.Size, torch.dtype, torch.device], list[tuple[Tensor, torch.cuda.Event]]] = {}
 
 
-def in_turns(pieces: Sequence[Steps[Result]], meanwhile: Callable[[], None] | None = None) -> list[Result]:
-    """The results of all pieces, which run in turn, each up to its next wait. ``meanwhile`` is called before each."""
-    results: dict[int, Result] = {}
-    while len(results) < len(pieces):
-        for number, piece in enumerate(pieces):
-            if number not in results:
-                if meanwhile is not None:
-                    meanwhile()
-                try:
-                    next(piece)
-                except StopIteration as end:
-                    results[number] = end.value
-    return [results[number] for number in range(len(pieces))]
+def always() -> bool:
+    return True
 
 
-def at_once(piece: Steps[Result]) -> Result:
-    """The result of one piece, which waits wherever it has to."""
-    return in_turns([piece])[0]
+@dataclass(frozen=True, slots=True)
+class Arriving(Generic[Result]):
+    """Something under way. A call waits for it."""
+
+    read: Callable[[], Result]
+    is_here: IsHere = always
+
+    def __call__(self) -> Result:
+        return self.read()
+
+    def then(self, work: Callable[[Result], Other]) -> Arriving[Other]:
+        """What a function makes of it, when it is read."""
+        return Arriving(lambda: work(self.read()), self.is_here)
 
 
-def fetched(numbers: Tensor) -> Callable[[], NDArray[Any]]:
-    """Start to copy numbers to the host. The result waits for them, and for nothing that begins later."""
+class Piece(Generic[Result]):
+    """A piece of work and how far it is. An error waits for whoever wants the result."""
+
+    def __init__(self, steps: Steps[Result]) -> None:
+        self._steps, self._is_here = steps, always
+        self._results: list[Result] = []
+        self._error: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._results) or self._error is not None
+
+    def go_on(self) -> bool:
+        """Run up to the next wait if the numbers for it have arrived. Return whether it ran."""
+        if self.is_done or not self._is_here():
+            return False
+        try:
+            self._is_here = next(self._steps)
+        except StopIteration as end:
+            self._results.append(end.value)
+        except Exception as error:
+            self._error = error
+        return True
+
+    def result(self) -> Result:
+        """The result of a piece that is done."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+
+def at_once(steps: Steps[Result]) -> Result:
+    """The result of work on its own, which waits wherever it has to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def fetched(numbers: Tensor) -> Arriving[NDArray[Any]]:
+    """Start to copy numbers to the host. Reading them waits for the copy, and for nothing that begins later."""
     if not numbers.is_cuda:
-        return lambda: numbers.cpu().numpy()
+        return Arriving(lambda: numbers.cpu().numpy())
     import torch
 
     free = _free_places.setdefault((numbers.shape, numbers.dtype, numbers.device), [])
@@ -67,4 +111,4 @@ def fetched(numbers: Tensor) -> Callable[[], NDArray[Any]]:
             finalize(found[0], free.append, place)
         return found[0]
 
-    return read
+    return Arriving(read, lambda: bool(found) or copied.query())

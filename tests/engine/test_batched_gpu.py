@@ -82,6 +82,16 @@ def test_ragged_bursts_repeat_bit_by_bit_and_with_one_engine(precision: Precisio
         assert torch.equal(models, first)
 
 
+def test_a_burst_with_an_empty_vector_starts_from_the_received_model() -> None:
+    local = small("tf32")
+    initial = starts(local, torch.float32)
+    models, runner = torch.full_like(initial, torch.nan), make_engine("batched", local.training)
+    empty = [replace(burst, received=initial[burst.device], is_empty=True) for burst in RAGGED if burst.rounds]
+    runner.run([models[burst.device] for burst in empty], empty)
+    trained = [burst.device for burst in empty]
+    assert torch.equal(models[trained], run("batched", local, initial, RAGGED)[trained])
+
+
 @pytest.mark.parametrize("bursts", [ONE_STEP, RAGGED], ids=["one step", "ragged"])
 @pytest.mark.parametrize("precision", FEW_BITS)
 def test_devices_do_not_disturb_each_other(precision: Precision, bursts: list[Burst]) -> None:
@@ -173,7 +183,7 @@ def test_bursts_end_one_by_one_and_runs_share_lanes(rows: int, monkeypatch: pyte
                 copies.append(model.clone())
             assert torch.equal(torch.stack(copies), expected)
         torch.cuda.synchronize()
-        assert all(isinstance(runner, Idling) and runner.is_idle() for runner in runners)
+        assert all(isinstance(runner, Idling) and runner.has_little_left() for runner in runners)
 
 
 def test_what_cannot_be_batched_says_so() -> None:

@@ -92,8 +92,14 @@ class Deferred:
             for model, burst, before in zip(models, bursts, after, strict=True)
         ]
 
-    def is_idle(self) -> bool:
-        return True
+
+class NeedsMore(Deferred):
+    """Also tells when it has little left to do, which here is always."""
+
+    has_more = True
+
+    def has_little_left(self) -> bool:
+        return self.has_more
 
 
 class DeferredBurst:
@@ -101,21 +107,27 @@ class DeferredBurst:
         self._engine, self._model, self._burst, self._after = engine, model, burst, after
         self._is_done = False
 
+    def query(self) -> bool:
+        return self._is_done
+
     def wait(self) -> None:
         if self._is_done:
             return
         if self._after is not None:
             self._after.wait()
+        if self._burst.is_empty and self._burst.received is not None:
+            self._model.copy_(self._burst.received)
         self._engine.run([self._model], [self._burst])
         self._is_done = True
 
 
 @EVERY
-def test_a_burst_that_ends_late_gives_the_same_bits(descent: Descent, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [Deferred, NeedsMore])
+def test_a_burst_that_ends_late_gives_the_same_bits(
+    late: type[Deferred], descent: Descent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = visits("reference", "ahead", descent)
-    monkeypatch.setattr(
-        "tests.engine.test_trainer.make_engine", lambda *given, made=make_engine: Deferred(made(*given))
-    )
+    monkeypatch.setattr("tests.engine.test_trainer.make_engine", lambda *given, made=make_engine: late(made(*given)))
     for restored_after in ([], list(PLAN)):
         found = visits("reference", "ahead", descent, restored_after)
         assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
@@ -176,30 +188,39 @@ def test_a_gpu_has_the_next_step_of_all_devices_while_the_host_handles_contacts(
     assert engine.bursts == [(0, 6, 1)]
 
 
-def test_a_gpu_without_work_goes_on_with_devices_out_of_contact() -> None:
-    class Idle(Launched):
-        idle = True
+def test_a_gpu_with_little_work_goes_on_with_devices_out_of_contact() -> None:
+    class NotedNeeds(Launched, NeedsMore):
+        pass
 
-        def is_idle(self) -> bool:
-            return self.idle
-
-    engine, contacts = Idle(), [np.array([9]), np.array([2, 3, 4]), np.array([5]), np.array([3])]
+    engine, contacts = NotedNeeds(), [np.array([19]), np.array([2, 3, 4]), np.array([5]), np.array([3])]
     trainer = Trainer(engine, torch.zeros(2), contacts, training="always", ahead_steps=1)
     trainer.meet([1], 2)
-    engine.bursts.clear()
+    assert engine.bursts == [(1, 1, 2), (3, 1, 2), (2, 1, 2), (0, 1, 2)]
     # Not the one in contact, nor one that has reached its next contact; the next contact comes first.
-    trainer.keep_going()
-    assert engine.bursts == [(2, 4, 1), (0, 4, 1)]
-    # Nobody goes too far, and nobody goes on while there is work.
-    for _ in range(5):
+    for expected in ([(3, 3, 1), (2, 3, 1), (0, 3, 1)], [(2, 4, 1), (0, 4, 1)]):
+        engine.bursts.clear()
         trainer.keep_going()
-    assert engine.bursts[2:] == [(2, 5, 1), (0, 5, 1), (0, 6, 1)]
+        assert engine.bursts == expected
+    assert trainer._done[3] == 3
+    # Nobody goes too far, and nobody goes on while there is work.
+    for _ in range(9):
+        trainer.keep_going()
+    assert trainer._done == [10, 2, 5, 3]
     trainer.receive(1, torch.zeros(2))
-    engine.idle = False
+    engine.has_more, engine.bursts = False, []
     trainer.meet([1, 3], 3)
-    engine.bursts.clear()
     trainer.keep_going()
-    assert engine.bursts == []
+    assert engine.bursts == [(1, 3, 1), (0, 11, 1)]
+
+
+def test_a_device_has_reached_a_round_when_its_burst_has_ended() -> None:
+    trainer = Trainer(Launched(), torch.zeros(2), [np.array([2, 5])], training="always", policy="lazy")
+    assert not trainer.has_reached(0, 2)
+    trainer.meet([0], 2)
+    assert not trainer.has_reached(0, 2)
+    trainer.model(0)
+    assert trainer.has_reached(0, 2)
+    assert not trainer.has_reached(0, 3)
 
 
 class Recorded:

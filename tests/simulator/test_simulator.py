@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import wayfare
 from tests.conftest import SMALL
+from wayfare.codec import length
 from wayfare.device import DeviceState, Transmission
 from wayfare.engine import ENGINES, Burst, Policy
 from wayfare.engine.reference import Reference
@@ -25,6 +29,8 @@ from wayfare.methods.servers import Add
 from wayfare.scenario import Scenario
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, RelayEvent, Simulation
 from wayfare.simulator.device_side import DeviceSide
+from wayfare.sparsify import spectrum
+from wayfare.waiting import Arriving, fetched
 from wayfare.world import World, draw_world
 
 # Those that add updates to the global model; mass is conserved.
@@ -95,6 +101,39 @@ def test_contacts_that_wait_in_turns_give_the_same_bits(
     assert again == notes
     assert max(map(len, groups)) == 3
     assert all(len(set(group)) == len(group) for group in groups)
+
+
+@pytest.mark.parametrize("every", [3, 7])
+@pytest.mark.parametrize("name", ["mads", "mads-rd", "mads-rd:progressive", "fedmobile", "scaffold"])
+def test_contacts_that_begin_before_their_round_give_the_same_bits(
+    name: str, every: int, small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, looks = draw_world(small, 3), itertools.count()
+    expected, notes = simulate(world, name)
+
+    def late(numbers: Tensor) -> Arriving[NDArray[Any]]:
+        return replace(fetched(numbers), is_here=lambda: next(looks) % every == 0)
+
+    for module in (spectrum, length):
+        monkeypatch.setattr(module, "fetched", late)
+    again = Notes()
+    simulation = Simulation(world, make_method(name, small), again)
+    fleet, ahead = simulation._fleet, list[int]()
+    fleet._at_a_time = 4
+    go_ahead = fleet._go_ahead
+
+    def counted(group: Sequence[tuple[int, int]]) -> bool:
+        went = go_ahead(group)
+        ahead.extend(row for row in fleet._begun if world.meets.round[row] > world.meets.round[group[0][0]])
+        return went
+
+    monkeypatch.setattr(fleet, "_go_ahead", counted)
+    found = simulation.run()
+    assert torch.equal(found.model, expected.model)
+    assert all(torch.equal(one.memory, two.memory) for one, two in zip(found.states, expected.states, strict=True))
+    assert again == notes
+    # Devices that meet each other may send something else.
+    assert bool(ahead) == (name != "fedmobile")
 
 
 def test_a_device_with_two_contacts_in_a_round_begins_the_second_after_the_first(small: Scenario) -> None:

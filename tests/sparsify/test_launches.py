@@ -61,15 +61,15 @@ def test_later_launches_do_the_same_on_the_current_stream() -> None:
     vector, indices = torch.arange(5000.0, device="cuda"), torch.arange(0, 5000, 7, device="cuda")
     values = torch.full((len(indices),), 0.5, device="cuda")
     expected = vector.clone().index_add_(0, indices, values, alpha=-3.0)
-    subtract_at(vector, indices, values)
+    subtract_at(vector, indices, values, 1.0)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10_000_000)
         vector += 1
-        subtract_at(vector, indices, values)
+        subtract_at(vector, indices, values, 1.0)
         vector -= 1
-        subtract_at(vector, indices, values)
+        subtract_at(vector, indices, values, 1.0)
     stream.synchronize()
     assert torch.equal(vector, expected)
 
@@ -92,7 +92,11 @@ def test_constants_are_the_last_parameters_and_no_number_is_specialised() -> Non
     from wayfare.sparsify import gpu_kernels, gpu_largest
 
     found = [value for module in (gpu_kernels, gpu_largest) for value in vars(module).values()]
-    every = [value for value in (*found, counting._launches(8, True)) if isinstance(value, Launches)]
+    every = [
+        value
+        for value in (*found, counting._launches(8, True), gpu_kernels._sorting(16))
+        if isinstance(value, Launches)
+    ]
     assert len(every) == 13
     for each in every:
         names, constants = list(each._kernel.arg_names), list(each._constants)

@@ -58,13 +58,15 @@ def test_kernels_add_squares_in_double_precision() -> None:
 
 
 def test_kernels_add_statistics_to_kept_entries() -> None:
-    from wayfare.sparsify.gpu_kernels import joined
+    from wayfare.sparsify.gpu_kernels import extended
+    from wayfare.sparsify.gpu_largest import largest
 
     vector = vectors(5_000)[0]
     for parameters, kept in ((4_999, 1), (2_000, 1_900)):
         chosen = top_k(vector[:parameters], kept)
         expected = with_tail(chosen, vector, parameters)
-        found = joined(chosen.indices.to(WHERE), chosen.values.to(WHERE), vector.to(WHERE), parameters)
+        here = vector.to(WHERE)
+        found = extended(*largest(here[:parameters], kept), here, parameters)
         assert torch.equal(found[0].cpu(), expected.indices)
         assert torch.equal(found[1].cpu(), expected.values)
 
@@ -76,8 +78,13 @@ def test_kernels_subtract_entries() -> None:
     kept = top_k(vector, 1_700)
     sent = Sparse(kept.indices, 0.7 * kept.values)
     left = vector.to(WHERE, copy=True)
-    subtract_at(left, sent.indices.to(WHERE), sent.values.to(WHERE))
+    subtract_at(left, sent.indices.to(WHERE), sent.values.to(WHERE), 1.0)
     assert torch.equal(left.cpu(), remainder(vector, sent))
+    # The product is rounded before the difference.
+    less, expected = vector.to(WHERE, copy=True), vector.clone()
+    subtract_at(less, sent.indices.to(WHERE), sent.values.to(WHERE), 1 / 20)
+    expected[sent.indices] -= 1 / 20 * sent.values
+    assert torch.equal(less.cpu(), expected)
 
 
 @pytest.mark.parametrize(("length", "stride"), [(20, 1), (4_097, 41)])

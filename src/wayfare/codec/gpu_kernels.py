@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wayfare.arrays import Ints
@@ -20,7 +22,7 @@ from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, OCTAVES, ValueBits
 from wayfare.sparsify.gpu import pieces
 from wayfare.sparsify.launches import Launches, kind
-from wayfare.waiting import fetched
+from wayfare.waiting import Arriving, fetched
 
 # Bytes have this many values. Counts of codes come first, then those of gaps, then the first and the last index.
 _BINS = 256
@@ -30,7 +32,7 @@ _STEPS = 8
 
 def counted(
     indices: Tensor, values: Tensor, chosen: int, bits: ValueBits, *, with_gaps: bool
-) -> Callable[[], tuple[Ints, Ints, Callable[[], Tensor]]]:
+) -> Arriving[tuple[Ints, Ints, Callable[[], Tensor]]]:
     """Quantise the first ``chosen`` values, at least one, with 8, 4 or 2 bits, and count as `length` does.
 
     The result reads the counts of codes; those of remainders of gaps, followed by the first and the last index, or
@@ -42,14 +44,13 @@ def counted(
     with torch.cuda.device_of(values):
         grid = pieces(entries, BLOCK * _STEPS), 1, 1
         launch(kind(indices, values), grid, indices, values, restored, counts, chosen, entries)
-    arriving = fetched(counts)
 
-    def read() -> tuple[Ints, Ints, Callable[[], Tensor]]:
-        found: Ints = arriving().astype(np.int64)
+    def read(arrived: NDArray[Any]) -> tuple[Ints, Ints, Callable[[], Tensor]]:
+        found: Ints = arrived.astype(np.int64)
         of_gaps = np.concatenate([found[_BINS : _BINS + BASE], found[2 * _BINS :]]) if with_gaps else found[:0]
         return found[: 1 << bits], of_gaps, lambda: restored
 
-    return read
+    return fetched(counts).then(read)
 
 
 @cache

@@ -14,6 +14,7 @@ import atexit
 import mmap
 import os
 import pickle
+import select
 import socket
 import subprocess
 import sys
@@ -31,9 +32,10 @@ import numpy as np
 from wayfare.codec.widths import profile
 from wayfare.control.rate_distortion import Profile
 from wayfare.sparsify.spectrum import Layout, Sight, Spectrum
+from wayfare.waiting import Arriving
 
-# More hardly ever have work at the same time.
-_MOST = 4
+# As many as contacts that are under way at a time.
+_MOST = 8
 # Short runs do without: they would end before the helpers are ready. So do devices in the field, whose contacts are
 # rare and leave nothing to do meanwhile.
 _FIRST_PROFILES, _WITHIN_S = 64, 60.0
@@ -132,9 +134,9 @@ _pool = _Pool()
 atexit.register(lambda: _pool.end())
 
 
-def begun(see: Callable[[], Spectrum], statistics: int) -> Callable[[], Profile]:
-    """Begin to compute a profile in another process, if one is free. The result waits for it."""
-    here = partial(_computed, see, statistics)
+def begun(see: Callable[[], Spectrum], statistics: int) -> Arriving[Profile]:
+    """Begin to compute a profile in another process, if one is free."""
+    here = Arriving(partial(_computed, see, statistics))
     if not isinstance(see, Sight) or see.found.nbytes > _BYTES:
         return here
     helper = _pool.taken()
@@ -156,7 +158,10 @@ def begun(see: Callable[[], Spectrum], statistics: int) -> Callable[[], Profile]
     # A rule may decide without the profile.
     unread = finalize(read, _pool.owing.append, helper)
     unread.atexit = False
-    return read
+    # `Connection.poll` takes ten times as long.
+    answers = select.poll()
+    answers.register(helper.connection.fileno(), select.POLLIN)
+    return Arriving(read, lambda: bool(answers.poll(0)))
 
 
 @lru_cache

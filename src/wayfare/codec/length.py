@@ -20,7 +20,7 @@ from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise
 from wayfare.codec.whole import whole_bytes
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.sparsify import Sparse, gpu
-from wayfare.waiting import Steps, at_once, fetched
+from wayfare.waiting import Arriving, Steps, at_once, fetched
 
 _REMAINDERS = np.arange(BASE)
 
@@ -55,7 +55,7 @@ def size_in_steps(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: 
     if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))
     read = _counted(kept, chosen, value_bits, with_gaps=0 < chosen < parameters)
-    yield
+    yield read.is_here
     of_codes, of_gaps, decode = read()
     if value_bits == WHOLE:
         of_values = whole_bytes(kept.values[:chosen].float())
@@ -67,7 +67,7 @@ def size_in_steps(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: 
 
 def _counted(
     kept: Sparse, chosen: int, value_bits: ValueBits, *, with_gaps: bool
-) -> Callable[[], tuple[Ints, Ints, Callable[[], Tensor]]]:
+) -> Arriving[tuple[Ints, Ints, Callable[[], Tensor]]]:
     """Start to read the counts of codes and of gaps, empty if there are none, and the values that arrive."""
     if value_bits in (8, 4, 2) and chosen and gpu.has_kernels(kept.values):
         from wayfare.codec.gpu_kernels import counted
@@ -77,18 +77,16 @@ def _counted(
     codes, decode = _quantised(kept.values[:chosen].float(), value_bits)
     code_counts = _byte_counts(codes, 1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
     gap_counts = _gap_counts(indices) if with_gaps else indices[:0]
-    # All counts leave a GPU in one transfer.
-    arriving = fetched(torch.cat([code_counts, gap_counts]))
 
     def decoded() -> Tensor:
         values = decode().to(statistics.dtype)
         return torch.cat([values, statistics]) if len(statistics) else values
 
-    def read() -> tuple[Ints, Ints, Callable[[], Tensor]]:
-        counts: Ints = arriving()
+    def read(counts: Ints) -> tuple[Ints, Ints, Callable[[], Tensor]]:
         return counts[: len(code_counts)], counts[len(code_counts) :], decoded
 
-    return read
+    # All counts leave a GPU in one transfer.
+    return fetched(torch.cat([code_counts, gap_counts])).then(read)
 
 
 def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Callable[[], Tensor]]:

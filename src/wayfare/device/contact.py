@@ -173,11 +173,14 @@ def _offer_in_steps(
     # A controller weighs what was learned, and statistics are in other units.
     parameters = update[_first_trained(link) : link.parameters]
     read = (norm_and_spectrum if terms.method.upload.uses_profile else norm_alone)(parameters)
-    yield
+    yield read.is_here
     norm_sq, see = read()
     norm_sq *= terms.norm_scale**2
-    seen = cache(begun(see, len(update) - link.parameters)) if math.isfinite(norm_sq) else None
-    yield
+    seen = None
+    if math.isfinite(norm_sq):
+        computing = begun(see, len(update) - link.parameters)
+        yield computing.is_here
+        seen = cache(computing)
     now, encounter = meet(
         state,
         meeting,

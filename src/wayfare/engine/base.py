@@ -39,6 +39,8 @@ class Burst:
     correction: Tensor | None = field(default=None, compare=False, repr=False)
     # The velocity of momentum, advanced in place like the model, so that a burst can be cut anywhere.
     velocity: Tensor | None = field(default=None, compare=False, repr=False)
+    # Whether the vector to advance is empty and the burst starts from ``received``. Only for an `Idling` engine.
+    is_empty: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,9 @@ class Ready(Protocol):
     def wait(self) -> None:
         """Make later work of the current stream wait for the burst. The host does not wait."""
 
+    def query(self) -> bool:
+        """Whether the burst has ended, so that nothing would wait for it."""
+
 
 @runtime_checkable
 class Overlapping(Engine, Protocol):
@@ -104,10 +109,10 @@ class Overlapping(Engine, Protocol):
 
 @runtime_checkable
 class Idling(Overlapping, Protocol):
-    """An overlapping engine that knows when its bursts have ended."""
+    """An overlapping engine that knows when it needs more bursts."""
 
-    def is_idle(self) -> bool:
-        """Whether nothing that was launched still runs. It must not wait."""
+    def has_little_left(self) -> bool:
+        """Whether all that was launched has ended or is about to end. It must not wait."""
 
 
 @runtime_checkable

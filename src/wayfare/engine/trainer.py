@@ -29,7 +29,7 @@ _AHEAD_DEVICES = 48
 # Local steps for a GPU during and right after an evaluation, which it prefers. More would make later steps narrower.
 _BUSY_STEPS = 2
 # Rounds by which devices may be ahead of those in contact because the GPU had nothing else to do.
-_FURTHEST_AHEAD = 4
+_FURTHEST_AHEAD = 8
 # A crowd trains in parts whose local models take about this much memory, and that are wide enough for a stack. A shelf
 # on disk leaves as many local models in memory.
 _PART_BYTES = 256 << 20
@@ -119,12 +119,19 @@ class Trainer:
         elif self._policy == "lazy" or self._training == "in-contact" or not ahead:
             self._run(dict.fromkeys(devices, round_))
         else:
-            needed = max(max(round_ - self._done[device] for device in devices), 0)
-            # Bursts that overlap go on while the host handles the contacts of those that have ended.
-            is_overlapping = self._overlapping is not None
-            steps = needed + self._ahead_steps if is_overlapping else max(needed, self._ahead_steps)
-            if needed or (is_overlapping and self._ahead_steps == 1 and self._is_any_behind(round_)):
-                self._run_ahead(devices, round_, steps)
+            self._run_ahead(devices, round_, self._steps_to(round_, devices))
+
+    def _steps_to(self, round_: int, devices: Sequence[int]) -> int:
+        """The number of steps that bring the devices in contact to a round, and perhaps others further."""
+        needed = max(max(round_ - self._done[device] for device in devices), 0)
+        if self._idling is not None:
+            # More follow in `keep_going`, when the GPU has little left.
+            return needed
+        if self._overlapping is None:
+            return max(needed, self._ahead_steps) if needed else 0
+        # Bursts that overlap go on while the host handles the contacts of those that have ended.
+        is_next = needed > 0 or (self._ahead_steps == 1 and self._is_any_behind(round_))
+        return needed + self._ahead_steps if is_next else 0
 
     def keep_busy(self, round_: int) -> None:
         """Start bursts after a round that no contact needs yet, if they can run while the host waits for a GPU."""
@@ -132,8 +139,8 @@ class Trainer:
             self._run_ahead([], round_ + 1, _BUSY_STEPS)
 
     def keep_going(self) -> None:
-        """During the contacts of a round: start a step of devices out of contact if the GPU has nothing left to do."""
-        if self._idling is None or not self._idling.is_idle():
+        """During the contacts of a round: start a step of devices out of contact if the GPU has little left to do."""
+        if self._idling is None or not self._idling.has_little_left():
             return
         met, round_ = self._met
         until = self._pending(round_ + 1)
@@ -141,6 +148,15 @@ class Trainer:
         chosen = sorted(waiting, key=lambda device: (until[device], device))[:_AHEAD_DEVICES]
         ends = {device: self._done[device] + 1 for device in chosen}
         self._run(ends, staying={device for device, end in ends.items() if end < until[device]})
+
+    def has_reached(self, device: int, round_: int) -> bool:
+        """Whether a device has trained up to and including a round, so that nothing would wait for its model."""
+        return self._done[device] >= round_ and self.is_settled(device)
+
+    def is_settled(self, device: int) -> bool:
+        """Whether nothing would wait for the model of a device."""
+        running = self._running.get(device)
+        return running is None or running.query()
 
     def model(self, device: int) -> Tensor:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""
@@ -225,6 +241,8 @@ class Trainer:
 
     def _run_ahead(self, met: Sequence[int], round_: int, steps: int) -> None:
         """Run pending bursts by up to ``steps`` steps: equal lengths make a wide stack."""
+        if steps == 0:
+            return
         until = self._pending(round_)
         # Devices in contact now come first, then those with the next contacts.
         chosen = sorted(until, key=lambda device: (until[device], device))[: max(_AHEAD_DEVICES, len(met))]
@@ -244,10 +262,11 @@ class Trainer:
             first = self._done[device] + 1
             if first <= round_:
                 vectors = self._received[device], self._corrections[device], self._velocity(device)
-                bursts.append(Burst(device, first, round_ + 1 - first, *vectors))
+                is_empty = self._idling is not None and not (device in self._underway or device in self._stored)
+                bursts.append(Burst(device, first, round_ + 1 - first, *vectors, is_empty))
         devices = [burst.device for burst in bursts]
         # Vectors are copied before anything is launched.
-        models = [self._own(device) for device in devices]
+        models = [self._own(burst.device, is_copied=not burst.is_empty) for burst in bursts]
         if bursts and self._overlapping is not None:
             after = [self._running.get(device) for device in devices]
             ends = self._overlapping.launch(models, bursts, after, [device in staying for device in devices])
@@ -263,13 +282,15 @@ class Trainer:
         if running is not None:
             running.wait()
 
-    def _own(self, device: int) -> Tensor:
-        """The vector of a device's burst, in memory, initially the received model."""
+    def _own(self, device: int, *, is_copied: bool = True) -> Tensor:
+        """The vector of a device's burst, in memory; a new one is the received model, unless that is not copied."""
         vector = self._underway.pop(device, None)
         if vector is None:
             self._make_room()
             received = self._received[device]
-            vector = self._vector(received).copy_(self._stored.pop(device, received))
+            vector = self._vector(received)
+            if is_copied:
+                vector.copy_(self._stored.pop(device, received))
             self._shelf.rest(device)
             self._velocity(device)
         self._underway[device] = vector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,11 +18,16 @@ from wayfare.methods import Arrival, State, UploadRule
 from wayfare.methods.states import same_kind
 from wayfare.methods.uploads import MAX_BPS_PER_HZ
 from wayfare.server import senders_of
-from wayfare.waiting import Steps, in_turns
+from wayfare.waiting import Piece, Steps
 from wayfare.world import World
 
-# Contacts that wait for a GPU in turns. Each needs memory for a few vectors.
+# Contacts under way at a time. Each needs memory for a few vectors.
 _AT_A_TIME = 8
+# Later contacts that are looked at for one that can begin.
+_LOOKED_AT = 32
+# If a GPU and all helpers are busy, the host looks again so many times at once, then after this time, which the
+# operating system makes three times as long.
+_LOOKS, _LOOK_AGAIN_S = 10, 2e-5
 
 
 class DeviceSide:
@@ -35,12 +41,16 @@ class DeviceSide:
         shelf: Shelf,
         *,
         retires: bool,
+        ahead: bool,
     ) -> None:
         self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
         self._min_upload_joules = self._lower_bound_joules() if retires else 0.0
         self._senders = senders_of(world, terms.method)
         # A CPU would only need more memory for several.
         self._at_a_time = _AT_A_TIME if initial.is_cuda else 1
+        self._looks_ahead = ahead and not shelf.on_disk
+        # Contacts of later rounds that have begun, by row.
+        self._begun: dict[int, Piece[Transmission]] = {}
         # Devices without a contact so far share the first model and one zero vector.
         self.states = [
             devices.begin_device(initial, nothing, float(budget), terms.method) for budget in world.budgets_joules
@@ -61,13 +71,49 @@ class DeviceSide:
             yield group
 
     def contacts(self, group: Sequence[tuple[int, int]], states: Sequence[DeviceState]) -> list[Transmission]:
-        """Contacts of different devices, which wait for a GPU in turns."""
-        pieces = [self._contact(row, state) for (row, _), state in zip(group, states, strict=True)]
-        return in_turns(pieces, self._trainer.keep_going)
+        """Contacts of different devices.
+
+        While all of them wait for a GPU, the host begins later contacts of devices that have trained up to them. What
+        a device sends depends on nothing but its own state.
+        """
+        pieces = [self._piece(row, state) for (row, _), state in zip(group, states, strict=True)]
+        looks = 0
+        while not all(piece.is_done for piece in pieces):
+            self._trainer.keep_going()
+            if any(piece.go_on() for piece in pieces) or self._go_ahead(group):
+                looks = 0
+                continue
+            # Other runs may be threads of this process.
+            time.sleep(0 if looks < _LOOKS else _LOOK_AGAIN_S)
+            looks += 1
+        return [piece.result() for piece in pieces]
+
+    def _piece(self, row: int, state: DeviceState) -> Piece[Transmission]:
+        begun = self._begun.pop(row, None)
+        return Piece(self._contact(row, state)) if begun is None else begun
+
+    def _go_ahead(self, group: Sequence[tuple[int, int]]) -> bool:
+        """Go on with a contact after those of a group, if there is one that waits for nothing."""
+        if any(self._begun[row].go_on() for row in sorted(self._begun)):
+            return True
+        if not self._looks_ahead or len(group) + len(self._begun) >= self._at_a_time:
+            return False
+        meets, busy, first = self._world.meets, {device for _, device in group}, group[-1][0] + 1
+        for row in range(first, min(first + _LOOKED_AT, len(meets))):
+            device = int(meets.device[row])
+            if device not in busy and row not in self._begun and self._trainer.has_reached(device, meets.round[row]):
+                self._begun[row] = Piece(self._contact(row, self.states[device]))
+                return True
+            # Contacts of a device follow one another.
+            busy.add(device)
+        return False
 
     def _contact(self, row: int, state: DeviceState) -> Steps[Transmission]:
         meeting = meeting_at(self._world, row, self._terms.method.upload)
-        local_model, lasts_s = self._trainer.model(meeting.device), float(self._world.meets.contact_s[row])
+        device, lasts_s = meeting.device, float(self._world.meets.contact_s[row])
+        # Kernels of other contacts would wait behind those of a device that still trains.
+        yield lambda: self._trainer.is_settled(device)
+        local_model = self._trainer.model(device)
         return (yield from devices.contact_in_steps(state, local_model, meeting, self._terms, lasts_s))
 
     def arrival(self, device: int, sending: Transmission) -> Arrival | None:
@@ -103,6 +149,7 @@ class DeviceSide:
 
     def restore(self, states: Sequence[DeviceState], trainer: TrainerState) -> None:
         """Resume from states and local models. Those of another run raise ValueError."""
+        self._begun.clear()
         first = self.states[0]
         if any(
             not (same_kind(state.memory_state, first.memory_state) and same_kind(state.local_state, first.local_state))

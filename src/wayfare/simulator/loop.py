@@ -55,9 +55,8 @@ class Simulation:
         self._compute, self._checks, shelf = compute or Compute(), checks or Checks(), shelf or InMemory()
         # Vectors and data stay on the compute device for the whole run.
         training, initial = local_training(world, method, self._compute), world.initial_model.to(self._compute.device)
-        task = training.task
         self.choice = choose_engine(engine, training)
-        chosen = self.choice.engine
+        task, chosen = training.task, self.choice.engine
         self._ledger = make_ledger(method, chosen, initial, weights_of(world)) if self._checks.paranoid else None
         noise = keyed_noise(world.seed)
         terms = terms_of(scenario, method, world.link, seed=world.seed, checks=self._checks, noise=noise)
@@ -81,11 +80,11 @@ class Simulation:
         )
         # With free relays, a device without energy still hands its updates to others.
         retires = self._relays is None or not self._relays.free
-        self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires)
-        server_terms = server_terms_of(world)
-        self._server = ServerSide(
-            initial, method.server, server_terms, scenario.server, self._checks, self._ledger, method.guard
-        )
+        # A meeting with another device may change what a device sends.
+        ahead = self._relays is None
+        self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires, ahead=ahead)
+        terms_there = server_terms_of(world), scenario.server, self._checks
+        self._server = ServerSide(initial, method.server, *terms_there, self._ledger, method.guard)
         self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task), evaluated_by(chosen))
         self._evaluated: tuple[Tensor, Evaluation] | None = None
         self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)

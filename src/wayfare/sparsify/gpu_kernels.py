@@ -6,6 +6,8 @@ bit.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -17,8 +19,8 @@ from wayfare.sparsify.launches import Launches, kind
 _BLOCK = 1024
 # Entries whose squares a program adds.
 _ADDED = 4096
-# Magnitudes whose ranks a program finds, and those that it compares them with at a time.
-_RANKED, _COMPARED = 64, 256
+# Magnitudes whose ranks a program finds, those that it compares them with at a time, and programs per tail.
+_RANKED, _COMPARED, _SORTING = 64, 256, 32
 # Entries per program where kept ones are written in order.
 _WRITTEN = 4096
 # Versions of Triton have different defaults. Nothing here is rounded.
@@ -43,10 +45,10 @@ def norm_and_samples(vector: Tensor, segments: int, stride: int, bound: int, roo
     scratch = torch.empty(room + segments * blocks, dtype=torch.int32, device=vector.device)
     torch.sum(_squares(vector), 0, keepdim=True, out=sent[-2:].view(torch.float64))
     with torch.cuda.device_of(vector):
-        _SORT_SAMPLES(key, (segments, pieces(count, _RANKED), 1), vector, sent, stride, length, count)
+        _sorting(1 << (count - 1).bit_length())(key, (segments, 1, 1), vector, sent, stride, length, count)
         _COUNT_BEYOND(key, (segments, blocks, 1), vector, sent, scratch, length, count, bound, room)
         _WRITE_BEYOND(key, (segments, blocks, 1), vector, sent, scratch, length, count, bound, room)
-        _SORT_TAILS(key, (pieces(room, _RANKED), segments, 1), sent, scratch, count, room)
+        _SORT_TAILS(key, (min(pieces(room, _RANKED), _SORTING), segments, 1), sent, scratch, count, room)
     return sent
 
 
@@ -60,23 +62,21 @@ def _squares(vector: Tensor) -> Tensor:
     return sums
 
 
-def joined(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
-    """Kept indices and values, followed by those of all entries of the vector after its parameters."""
-    count = indices.numel()
-    length = count + vector.numel() - parameters
-    all_indices, all_values = indices.new_empty(length), vector.new_empty(length)
-    grid, first = (pieces(length, _BLOCK), 1, 1), parameters - count
+def extended(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
+    """Kept indices and values, and those of all entries of the vector after its parameters in the memory after them."""
+    count, statistics = indices.numel(), vector.numel() - parameters
+    grid = pieces(statistics, _BLOCK), 1, 1
     with torch.cuda.device_of(vector):
-        key = kind(indices, values, vector)
-        _JOIN(key, grid, indices, values, vector, all_indices, all_values, count, length, first)
-    return all_indices, all_values
+        _APPEND(kind(indices, values, vector), grid, indices, values, vector, count, parameters, statistics)
+    length = (count + statistics,)
+    return indices.as_strided(length, (1,)), values.as_strided(length, (1,))
 
 
-def subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
-    """vector[indices] -= values, in place; indices are distinct."""
-    count = len(indices)
+def subtract_at(vector: Tensor, indices: Tensor, values: Tensor, share: float) -> None:
+    """vector[indices] -= share * values, in place; indices are distinct."""
+    count, key = len(indices), kind(vector, indices, values)
     with torch.cuda.device_of(vector):
-        _SUBTRACT_AT(kind(vector, indices, values), (pieces(count, _BLOCK), 1, 1), vector, indices, values, count)
+        _SUBTRACT_AT(key, (pieces(count, _BLOCK), 1, 1), vector, indices, values, count, share)
 
 
 # One compilation serves all sizes.
@@ -132,24 +132,13 @@ def _write_beyond(
 
 @triton.jit(do_not_specialize=["stride", "length", "count"])  # type: ignore[untyped-decorator]
 def _sort_samples(
-    vector: tl.tensor,
-    sent: tl.tensor,
-    stride: tl.tensor,
-    length: tl.tensor,
-    count: tl.tensor,
-    block: tl.constexpr,
-    at_once: tl.constexpr,
+    vector: tl.tensor, sent: tl.tensor, stride: tl.tensor, length: tl.tensor, count: tl.tensor, size: tl.constexpr
 ) -> None:
-    """Write each magnitude of a sample to its rank, which is found by comparing it with all others."""
-    segment, start = tl.program_id(0), tl.program_id(1) * block
-    mine, source = start + tl.arange(0, block), vector + segment * length
-    own = _magnitudes(source, mine * stride, length)
-    smaller = tl.zeros((block, at_once), dtype=tl.int32)
-    for first in range(0, count, at_once):
-        others = _magnitudes(source, (first + tl.arange(0, at_once)) * stride, length)
-        smaller += _is_before(others, first, own, start, block, at_once)
-    rank = tl.sum(smaller, 1)
-    tl.store(sent + segment * count + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
+    """Write the magnitudes of a sample in rising order. One program sorts a segment and leaves most of a GPU free."""
+    segment, place = tl.program_id(0), tl.arange(0, size)
+    magnitude = _magnitudes(vector + segment * length, place * stride, length)
+    rising = tl.sort(tl.where(place < count, magnitude, 0x7FFFFFFF))
+    tl.store(sent + segment * count + place, rising.to(tl.float32, bitcast=True), mask=place < count)
 
 
 @triton.jit(do_not_specialize=["count", "room"])  # type: ignore[untyped-decorator]
@@ -161,15 +150,15 @@ def _sort_tails(
     block: tl.constexpr,
     at_once: tl.constexpr,
 ) -> None:
-    """As `_sort_samples`, for the tail of a segment."""
+    """Write each magnitude of a tail to its rank, which is found by comparing it with all others."""
     segment, before, tails = tl.program_id(1), 0, sent + tl.num_programs(1) * count
     numbers = tails + room
     for earlier in range(0, segment):
         before += tl.load(numbers + earlier).to(tl.int32)
     in_tail = tl.minimum(tl.load(numbers + segment).to(tl.int32), room - before)
-    start, tail = tl.program_id(0) * block, scratch + before
-    mine = start + tl.arange(0, block)
-    if start < in_tail:
+    tail = scratch + before
+    for start in range(tl.program_id(0) * block, in_tail, tl.num_programs(0) * block):
+        mine = start + tl.arange(0, block)
         own = tl.load(tail + mine, mask=mine < in_tail, other=-1)
         smaller = tl.zeros((block, at_once), dtype=tl.int32)
         for first in range(0, in_tail, at_once):
@@ -198,8 +187,10 @@ def _is_before(
     if (first <= start) & (start < first + at_once):
         earlier = first + tl.arange(0, at_once)[None, :] < start + tl.arange(0, block)[:, None]
         found = (others < own[:, None] + earlier.to(tl.int32)).to(tl.int32)
+    elif first < start:
+        found = (others <= own[:, None]).to(tl.int32)
     else:
-        found = (others < own[:, None] + (first < start).to(tl.int32)).to(tl.int32)
+        found = (others < own[:, None]).to(tl.int32)
     return found
 
 
@@ -219,41 +210,48 @@ def _magnitudes(vector: tl.tensor, place: tl.tensor, entries: tl.tensor) -> tl.t
     return tl.where(place < entries, whole & 0x7FFFFFFF, -1)
 
 
-@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["count", "share"])  # type: ignore[untyped-decorator]
 def _subtract_at(
-    vector: tl.tensor, indices: tl.tensor, values: tl.tensor, count: tl.tensor, block: tl.constexpr
+    vector: tl.tensor,
+    indices: tl.tensor,
+    values: tl.tensor,
+    count: tl.tensor,
+    share: tl.tensor,
+    block: tl.constexpr,
 ) -> None:
     place = tl.program_id(0) * block + tl.arange(0, block)
     inside = place < count
     at = vector + tl.load(indices + place, mask=inside, other=0)
-    tl.store(at, tl.load(at, mask=inside, other=0.0) - tl.load(values + place, mask=inside, other=0.0), mask=inside)
+    value = share * tl.load(values + place, mask=inside, other=0.0)
+    tl.store(at, tl.load(at, mask=inside, other=0.0) - value, mask=inside)
 
 
-@triton.jit(do_not_specialize=["count", "length", "first"])  # type: ignore[untyped-decorator]
-def _join(
+@triton.jit(do_not_specialize=["count", "parameters", "statistics"])  # type: ignore[untyped-decorator]
+def _append(
     indices: tl.tensor,
     values: tl.tensor,
     vector: tl.tensor,
-    all_indices: tl.tensor,
-    all_values: tl.tensor,
     count: tl.tensor,
-    length: tl.tensor,
-    first: tl.tensor,
+    parameters: tl.tensor,
+    statistics: tl.tensor,
     block: tl.constexpr,
 ) -> None:
     place = tl.program_id(0) * block + tl.arange(0, block)
-    is_kept, is_after = place < count, (place >= count) & (place < length)
-    index = tl.load(indices + place, mask=is_kept, other=0)
-    value = tl.load(values + place, mask=is_kept, other=0.0)
-    after = tl.load(vector + first + place, mask=is_after, other=0.0)
-    tl.store(all_indices + place, tl.where(is_kept, index, (first + place).to(tl.int64)), mask=place < length)
-    tl.store(all_values + place, tl.where(is_kept, value, after), mask=place < length)
+    inside = place < statistics
+    value = tl.load(vector + parameters + place, mask=inside, other=0.0)
+    tl.store(indices + count + place, (parameters + place).to(tl.int64), mask=inside)
+    tl.store(values + count + place, value, mask=inside)
 
 
 _ADD_SQUARES = Launches(_add_squares, {"block": _ADDED}, _OPTIONS)
-_SORT_SAMPLES = Launches(_sort_samples, {"block": _RANKED, "at_once": _COMPARED}, _OPTIONS)
 _COUNT_BEYOND = Launches(_count_beyond, {"block": _WRITTEN}, _OPTIONS)
 _WRITE_BEYOND = Launches(_write_beyond, {"block": _WRITTEN, "at_once": _BLOCK}, _OPTIONS)
 _SORT_TAILS = Launches(_sort_tails, {"block": _RANKED, "at_once": _COMPARED}, _OPTIONS)
-_JOIN = Launches(_join, {"block": _BLOCK}, _OPTIONS)
-_SUBTRACT_AT = Launches(_subtract_at, {"block": _BLOCK}, _OPTIONS)
+_APPEND = Launches(_append, {"block": _BLOCK}, _OPTIONS)
+# A fused difference would not round the product.
+_SUBTRACT_AT = Launches(_subtract_at, {"block": _BLOCK}, {**_OPTIONS, "enable_fp_fusion": False})
+
+
+@cache
+def _sorting(size: int) -> Launches:
+    return Launches(_sort_samples, {"size": size}, {**_OPTIONS, "num_warps": 16})

@@ -24,8 +24,9 @@ _DIGITS, _BINS = 4, 256
 _SAMPLED = 8192
 # The bracket has room for this share of all entries.
 _ROOM = 8
-# Entries that a program counts at a time, which takes as long as counting a few, and the number of times.
-_COUNTED, _STEPS, _FEW = 4096, 2, 64
+# Entries that a program counts at a time, which takes as long as counting a few, and the most programs that count. A
+# bracket has work for few, and others would only take the place of local steps.
+_COUNTED, _FEW, _COUNTING = 4096, 64, 264
 # Entries per program where entries are copied or written.
 _COPIED = 4096
 # Counts of earlier blocks that a program adds at a time.
@@ -34,17 +35,23 @@ _ADDED = 2048
 # number of ties to keep. Counts of digits follow, then the magnitudes in the bracket, then counts of blocks.
 _STATE = tl.constexpr(8)
 _HEAD = tl.constexpr(8 + _DIGITS * _BINS)
+# Entries of memory after the kept ones, in which statistics can be added without a copy.
+ROOM_AFTER = 8192
 # Versions of Triton have different defaults. Nothing here is rounded.
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
 
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Indices and values of the k entries of largest magnitude, 0 < k < len(vector); ties go to the lower index."""
+    """Indices and values of the k entries of largest magnitude, 0 < k < len(vector); ties go to the lower index.
+
+    Both have room for `ROOM_AFTER` more entries.
+    """
     entries, where, key = vector.numel(), vector.device, kind(vector)
     room, blocks = _room(entries), (pieces(entries, _COPIED), 1, 1)
-    counted = pieces(entries, _COUNTED * _STEPS), 1, 1
+    counted = min(pieces(entries, _COUNTED), _COUNTING), 1, 1
     scratch = torch.empty(_HEAD.value + room + 2 * blocks[0], dtype=torch.int32, device=where)
-    indices, values = torch.empty(k, dtype=torch.int64, device=where), vector.new_empty(k)
+    indices = torch.empty(k + ROOM_AFTER, dtype=torch.int64, device=where)[:k]
+    values = vector.new_empty(k + ROOM_AFTER)[:k]
     with torch.cuda.device_of(vector):
         _BRACKET(key, (1, 1, 1), vector, scratch, *_sample_ranks(entries, k))
         _COPY_BRACKET(key, blocks, vector, scratch, entries, room)
@@ -152,20 +159,19 @@ def _count_digits(
     digit: tl.tensor,
     bins: tl.constexpr,
     block: tl.constexpr,
-    steps: tl.constexpr,
     few: tl.constexpr,
 ) -> None:
     """Count the next digit of the searched magnitudes whose digits so far are those of the sought one."""
     in_bracket, in_all, base, rank = _searched(state, entries, room, k)
-    start = tl.program_id(0) * (block * steps)
+    first = tl.program_id(0) * block
     # In a narrow bracket the first digit is 0.
     is_known = (digit == 0) & (in_bracket > 0) & (tl.load(state + 1) - base < 1 << 24)
-    if start < tl.where(is_known, 0, in_bracket + in_all):
+    if first < tl.where(is_known, 0, in_bracket + in_all):
         prefix, _ = _digits_so_far(state, rank, digit, bins)
         found, shift = state + _STATE + digit * bins, 24 - 8 * digit
-        place = start + tl.arange(0, block)
         count = tl.zeros((bins,), dtype=tl.int32)
-        for _step in range(0, steps):
+        for start in range(first, in_bracket + in_all, tl.num_programs(0) * block):
+            place = start + tl.arange(0, block)
             number = tl.load(state + _HEAD + place, mask=place < in_bracket, other=0)
             number += tl.load(vector + place, mask=place < in_all, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
             digits = (number - base) >> shift
@@ -176,7 +182,6 @@ def _count_digits(
                 count += tl.histogram(digits & (bins - 1), bins, mask=matches)
             elif matching > 0:
                 tl.atomic_add(found + (digits & (bins - 1)), 1, mask=matches, sem="relaxed")
-            place += block
         tl.atomic_add(found + tl.arange(0, bins), count, mask=count > 0, sem="relaxed")
 
 
@@ -249,6 +254,6 @@ def _magnitudes(vector: tl.tensor, place: tl.tensor, entries: tl.tensor) -> tl.t
 
 _BRACKET = Launches(_bracket, {"size": _SAMPLED}, _OPTIONS)
 _COPY_BRACKET = Launches(_copy_bracket, {"block": _COPIED}, _OPTIONS)
-_COUNT_DIGITS = Launches(_count_digits, {"bins": _BINS, "block": _COUNTED, "steps": _STEPS, "few": _FEW}, _OPTIONS)
+_COUNT_DIGITS = Launches(_count_digits, {"bins": _BINS, "block": _COUNTED, "few": _FEW}, _OPTIONS)
 _COUNT_KEPT = Launches(_count_kept, {"bins": _BINS, "digits": _DIGITS, "block": _COPIED}, _OPTIONS)
 _WRITE_KEPT = Launches(_write_kept, {"block": _COPIED, "added": _ADDED}, _OPTIONS)

@@ -17,7 +17,7 @@ def remainder(vector: Tensor, sent: Sparse) -> Tensor:
     if vector.device.type == "cpu":
         return vector.index_add(0, sent.indices, sent.values, alpha=-1)
     left = vector.clone()
-    _subtract_at(left, sent.indices, sent.values)
+    _subtract_at(left, sent, 1.0)
     return left
 
 
@@ -28,17 +28,17 @@ def subtract(vector: Tensor, sent: Sparse, share: float) -> None:
     elif vector.device.type == "cpu":
         vector.index_add_(0, sent.indices, sent.values, alpha=-share)
     else:
-        _subtract_at(vector, sent.indices, share * sent.values)
+        _subtract_at(vector, sent, share)
 
 
-def _subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
-    """vector[indices] -= values on a GPU, in place; indices are distinct and sorted."""
-    if gpu.has_kernels(vector) and values.dtype == vector.dtype and len(values):
+def _subtract_at(vector: Tensor, sent: Sparse, share: float) -> None:
+    """Subtract a share of what was sent on a GPU, in place; indices are distinct and sorted."""
+    if gpu.has_kernels(vector) and sent.values.dtype == vector.dtype and len(sent):
         from wayfare.sparsify.gpu_kernels import subtract_at
 
-        subtract_at(vector, indices.contiguous(), values.contiguous())
+        subtract_at(vector, sent.indices.contiguous(), sent.values.contiguous(), share)
     else:
-        vector.sub_(spread(Sparse(indices, values), len(vector)))
+        vector.sub_(spread(Sparse(sent.indices, share * sent.values), len(vector)))
 
 
 def spread(kept: Sparse, entries: int) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from wayfare.arrays import Floats, Ints
 from wayfare.sparsify import gpu
 from wayfare.sparsify.mask_indices import first_indices
-from wayfare.waiting import fetched
+from wayfare.waiting import Arriving, fetched
 
 # A vector is split into segments, because layers differ. A sample finds the start of the tail. Tails are heavy: a few
 # entries hold much of the energy and no sample finds them, so every tail entry is read. The body is even enough to be
@@ -180,25 +180,23 @@ def spectrum(vector: Tensor) -> Spectrum:
     return _spectrum(_sampled(vector) if is_long else _all_of(vector.abs().numpy()), len(vector))
 
 
-def norm_alone(vector: Tensor) -> Callable[[], tuple[float, Callable[[], Spectrum]]]:
+def norm_alone(vector: Tensor) -> Arriving[tuple[float, Callable[[], Spectrum]]]:
     """Start to read |x|^2 of a vector; its spectrum, if anything asks for it, is read later."""
-    arriving = fetched(squared_norm(vector))
-    return lambda: (float(arriving()), partial(spectrum, vector))
+    return fetched(squared_norm(vector)).then(lambda norm_sq: (float(norm_sq), partial(spectrum, vector)))
 
 
-def norm_and_spectrum(vector: Tensor) -> Callable[[], tuple[float, Callable[[], Spectrum]]]:
+def norm_and_spectrum(vector: Tensor) -> Arriving[tuple[float, Callable[[], Spectrum]]]:
     """Start to read |x|^2 of a vector, and its spectrum on demand. Both leave a GPU in one transfer."""
     if not _is_on_gpu(vector):
         return norm_alone(vector)
     numbers, layout = _to_send(vector)
-    arriving, in_norm = fetched(numbers), _in_norm(vector)
+    in_norm = _in_norm(vector)
 
-    def read() -> tuple[float, Callable[[], Spectrum]]:
-        found = arriving()
+    def read(found: NDArray[Any]) -> tuple[float, Callable[[], Spectrum]]:
         norm = found[-in_norm:].copy().view(np.float64)
         return float(norm[0]), _seen(found[:-in_norm], layout, vector)
 
-    return read
+    return fetched(numbers).then(read)
 
 
 def squared_norm(vector: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ def with_tail(kept: Sparse, vector: Tensor, parameters: int) -> Sparse:
     """Add all statistics to the kept parameters; add nothing if no parameter is kept."""
     if len(kept) == 0 or len(vector) == parameters:
         return kept
-    if len(kept) < parameters and kept.values.dtype == vector.dtype and gpu.has_kernels(vector):
-        from wayfare.sparsify.gpu_kernels import joined
+    statistics = len(vector) - parameters
+    if kept.room >= statistics and gpu.has_kernels(vector):
+        from wayfare.sparsify.gpu_kernels import extended
 
-        return Sparse(*joined(kept.indices.contiguous(), kept.values.contiguous(), vector, parameters))
+        return Sparse(*extended(kept.indices, kept.values, vector, parameters), kept.room - statistics)
     indices = all_indices(len(vector), vector.device)
     if len(kept) < parameters:
         indices = torch.cat([kept.indices, indices[parameters:]])

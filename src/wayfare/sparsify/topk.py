@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
 
@@ -24,6 +24,8 @@ class Sparse:
 
     indices: Tensor
     values: Tensor
+    # Entries of memory after both that nothing else uses.
+    room: int = field(default=0, compare=False, repr=False)
 
     def __len__(self) -> int:
         # `len` of a tensor takes four times as long.
@@ -37,9 +39,9 @@ def top_k(vector: Tensor, k: int) -> Sparse:
     if k >= len(vector):
         return Sparse(all_indices(len(vector), vector.device), vector.clone())
     if gpu.has_kernels(vector):
-        from wayfare.sparsify.gpu_largest import largest
+        from wayfare.sparsify.gpu_largest import ROOM_AFTER, largest
 
-        return Sparse(*largest(vector, k))
+        return Sparse(*largest(vector, k), ROOM_AFTER)
     indices = _largest_by_threshold(vector, k) if vector.device.type == "cpu" else _largest_by_selection(vector, k)
     return Sparse(indices, vector.index_select(0, indices))
 

@@ -44,9 +44,9 @@ class _Lanes:
             self._lanes.append(self._make())
         return self._lanes[number]
 
-    def are_idle(self) -> bool:
-        """Whether no run has steps left: narrow steps of one would take time from those of the others."""
-        return all(lane.is_idle() for lane in self._lanes)
+    def have_little_left(self) -> bool:
+        """Whether no run has many steps left: narrow steps of one would take time from those of the others."""
+        return all(lane.has_little_left() for lane in self._lanes)
 
 
 class Batched(Idling):
@@ -88,12 +88,12 @@ class Batched(Idling):
         # Nothing runs for an empty burst.
         return [ends.get(index) or torch.cuda.Event() for index in range(len(bursts))]
 
-    def is_idle(self) -> bool:
+    def has_little_left(self) -> bool:
         # Whoever holds the lock is about to launch something.
         if not gpu_lock.acquire(blocking=False):
             return False
         try:
-            return self._lanes.are_idle()
+            return self._lanes.have_little_left()
         finally:
             gpu_lock.release()
 
@@ -119,15 +119,25 @@ class Batched(Idling):
         after: Sequence[Ready | None],
         stays: Sequence[bool],
     ) -> Group:
+        starts = [_start(models[index], bursts[index]) for index in chosen]
         offsets, mine = self._training.local_loss.offsets, [bursts[index] for index in chosen]
         if offsets is not None:
             devices = torch.tensor([burst.device for burst in mine])
             offsets = offsets.index_select(0, moved(devices, offsets.device))
         return Group(
             models=[models[index] for index in chosen],
+            starts=starts,
             rows=[rows[index] for index in chosen],
             offsets=offsets,
             steering=steering_of(self._training, mine),
             after=[after[index] for index in chosen],
             stays=[bool(stays) and stays[index] for index in chosen],
         )
+
+
+def _start(model: Tensor, burst: Burst) -> Tensor:
+    """The model at the start of a burst."""
+    if not burst.is_empty:
+        return model
+    assert burst.received is not None
+    return burst.received

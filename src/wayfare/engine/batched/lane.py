@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wayfare.engine.base import LocalTraining, Ready, Steering, Tensors, directed
 from wayfare.engine.batched.network import Network, Weights, plan_of
+from wayfare.engine.batched.progress import Progress, StepTimes
 from wayfare.engine.batched.sums import norms
 from wayfare.engine.batched.table import STEPS, Rows, StepTable
 from wayfare.engine.batched.tiles import Format
@@ -37,6 +38,7 @@ class Group:
     """Bursts that step together, the longest first."""
 
     models: Sequence[Tensor]
+    starts: Sequence[Tensor]  # the models before the first step
     rows: Sequence[Rows]
     offsets: Tensor | None  # (devices, classes): added to the logits
     steering: Steering
@@ -52,9 +54,14 @@ class Resident:
         self.written: torch.cuda.Event | None = None
 
     def wait(self) -> None:
+        self._leaving().wait()
+
+    def query(self) -> bool:
+        return bool(self._leaving().query())
+
+    def _leaving(self) -> torch.cuda.Event:
         with gpu_lock:
-            written = self.written or self._lane.release(self)
-        written.wait()
+            return self.written or self._lane.release(self)
 
 
 class Lane:
@@ -83,16 +90,20 @@ class Lane:
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[tuple[_Work, int], torch.cuda.CUDAGraph] = {}
         # Launched groups, whose vectors must stay until they end.
-        self._launched: deque[tuple[Group, torch.cuda.Event]] = deque()
+        self._launched: deque[tuple[Group, Progress]] = deque()
+        self._times = StepTimes()
 
     def run(self, group: Group) -> list[Ready]:
         """Launch a group. Return the ends of its bursts."""
-        while self._launched and self._launched[0][1].query():
-            self._launched.popleft()
+        while self._launched and self._launched[0][1].end.query():
+            self._times.note(self._launched.popleft()[1])
         lengths, active = [len(rows.rates) for rows in group.rows], len(group.rows)
         ends: list[Ready] = []
         with torch.cuda.stream(self.stream):
             rows = self._copy_in(group)
+            steps = [sum(length > step for length in lengths) for step in range(lengths[0])]
+            progress = Progress(steps, is_first=any(("step", devices) not in self._graphs for devices in steps))
+            progress.begin.record()
             for first in range(0, lengths[0], STEPS):
                 self._table.fill(rows, group.rows, first)
                 for step in range(first, min(first + STEPS, lengths[0])):
@@ -100,14 +111,14 @@ class Lane:
                     while active and lengths[active - 1] == step + 1:
                         active -= 1
                         ends.append(self._end(group, active, rows[active]))
-            self._launched.append((group, torch.cuda.Event()))
-            self._launched[-1][1].record()
+            progress.end.record()
+            self._launched.append((group, progress))
         # The longest burst ended last.
         return ends[::-1]
 
-    def is_idle(self) -> bool:
-        """Whether all groups have ended."""
-        return not self._launched or self._launched[-1][1].query()
+    def has_little_left(self) -> bool:
+        """Whether all groups have ended, or the last one is about to."""
+        return not self._launched or self._times.is_ending(self._launched[-1][1])
 
     def release(self, resident: Resident) -> torch.cuda.Event:
         """Write the model of a resident, whose row is free afterwards."""
@@ -123,7 +134,7 @@ class Lane:
             for before in group.after
         ]
         taken = set(rows)
-        for place, (model, before) in enumerate(zip(group.models, group.after, strict=True)):
+        for place, (start, before) in enumerate(zip(group.starts, group.after, strict=True)):
             if rows[place] >= 0:
                 del self._residents[rows[place]]
                 continue
@@ -132,7 +143,7 @@ class Lane:
             # Without fused kernels, devices have the first rows in order.
             rows[place] = self._free_row(taken) if self._fused else place
             taken.add(rows[place])
-            self._model[0].copy_(model)
+            self._model[0].copy_(start)
             self._do("load", rows[place])
         for weights, flat in zip(self._vectors, _lists(group.steering), strict=True):
             if weights is not None and flat is not None:
