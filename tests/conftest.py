@@ -6,6 +6,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import replace
 
 # Before `pytest_collection_finish`: it asks who refers to its objects, and those that are frozen do not answer.
 import hypothesis  # noqa: F401
@@ -63,6 +64,18 @@ def _pictures_have_words() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         check_every_picture(patch)
         yield
+
+
+@pytest.fixture(scope="session")
+def _interpreter() -> None:
+    """Triton's interpreter for kernels, without work that its compilers leave out too.
+
+    It computes whether each sum and product of integers overflows, and drops the answer, which only `debug` asserts.
+    """
+    reason = "no CUDA device, and no Triton to interpret its kernels"
+    builder = pytest.importorskip("triton.runtime.interpreter", reason=reason).interpreter_builder
+    assert not builder.options.debug
+    builder.options = replace(builder.options, sanitize_overflow=False)
 
 
 @pytest.fixture(scope="session")

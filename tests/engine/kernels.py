@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 import torch
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # On a GPU for those who ask for such tests, and elsewhere for everyone.
-with_kernels = (
-    pytest.mark.gpu
-    if WHERE.type == "cuda"
-    else pytest.mark.skipif(
-        find_spec("triton") is None, reason="no CUDA device, and no Triton to interpret its kernels"
-    )
-)
+with_kernels = pytest.mark.gpu if WHERE.type == "cuda" else pytest.mark.usefixtures("_interpreter")
