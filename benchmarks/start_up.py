@@ -22,7 +22,14 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-COMMANDS = (["--version"], ["contacts"], ["plan"], ["compare", "nonsense"], ["sweep", "nonsense"])
+COMMANDS = (
+    ["--version"],
+    ["contacts"],
+    ["plan"],
+    ["compare", "nonsense"],
+    ["sweep", "nonsense"],
+    ["field", "status", "127.0.0.1:1"],
+)
 GOAL_S = 4.0
 
 _RULE = """

@@ -33,6 +33,7 @@ COMMANDS = [
     "show nowhere",
     "report nowhere",
     "export nowhere --csv",
+    "field status 127.0.0.1:1",
 ]
 
 
@@ -42,4 +43,4 @@ def test_commands_that_train_nothing_and_messages_do_not_import_pytorch(tmp_path
     )
     assert done.returncode == 0, done.stderr
     rejected = [line for line in done.stderr.splitlines() if line.startswith("ended:")]
-    assert len(rejected) == 9, done.stderr
+    assert len(rejected) == 10, done.stderr

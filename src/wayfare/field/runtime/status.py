@@ -9,12 +9,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wayfare.errors import InputError
 from wayfare.field.runtime.alerts import Alert, alerts_of
-from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.metrics import Metric
+
+if TYPE_CHECKING:
+    from wayfare.field.runtime.intake import Intake
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
