@@ -65,8 +65,13 @@ def test_nothing_is_repeated_and_a_larger_grid_runs_only_what_is_new(tmp_path: P
     assert outlook(plan, out=tmp_path).seconds is None
     sweep(plan, out=tmp_path, jobs=1, progress=first)
     assert len(first.started) == 4
+    # What processes leave that are killed between the end of a run and the end of its lock.
+    work = tmp_path / "small" / "work"
+    for folder in (tmp_path / "small" / "runs").iterdir():
+        (work / f"{folder.name}.lock").write_text("{}", encoding="utf-8")
     done = sweep(plan, out=tmp_path, jobs=1, progress=again)
     assert (again.started, again.before, len(done.results.results)) == ([], 4, 4)
+    assert list(work.iterdir()) == []
     wider = load_study(write_study(tmp_path, speeds="[10, 30]", seeds=3))
     seen = outlook(wider, out=tmp_path, workers=2)
     assert (len(seen.finished), len(seen.waiting)) == (4, 8)

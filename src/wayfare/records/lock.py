@@ -27,7 +27,7 @@ class RunLock:
 
     def __init__(self, folder: Path, *, inside: bool = False) -> None:
         """``inside``: the folder is all that a service may write."""
-        self._run, self._file = folder, folder / INSIDE if inside else folder.with_name(folder.name + ".lock")
+        self._run, self._file = folder, folder / INSIDE if inside else lock_file(folder)
 
     def __enter__(self) -> RunLock:
         try:
@@ -63,6 +63,11 @@ class RunLock:
             self._held = file
             unless_held.pop_all()
         return True
+
+
+def lock_file(folder: Path) -> Path:
+    """The lock beside the folder of a run."""
+    return folder.with_name(folder.name + ".lock")
 
 
 def _holder(file: IO[str]) -> str:

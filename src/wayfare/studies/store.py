@@ -8,6 +8,7 @@
       runs/<run>.error.txt  why a run failed
       work/<run>          unfinished runs
       work/<key>.lock     a lock of the process that performs the run; it ends with the process
+      work/<run>.lock     a lock of the process that writes it
 
 Studies with common runs may share a pool, a folder that holds `runs` and `work` for all of them.
 """
@@ -28,6 +29,7 @@ from wayfare.files import lock, write_atomically
 from wayfare.learning.tasks import model_of
 from wayfare.places import STUDY_FILE
 from wayfare.records.layout import partial_folder
+from wayfare.records.lock import lock_file
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Claim, Job, error_file, is_finished
 from wayfare.studies.keys import run_key
@@ -241,7 +243,8 @@ class StudyFolder:
         for left in (self._work(run), partial_folder(self._work(run))):
             shutil.rmtree(left, ignore_errors=True)
         # Safe only because the run is finished: a process that locks the old file checks this first.
-        self._claim_file(run).unlink(missing_ok=True)
+        for lock_left in (self._claim_file(run), lock_file(self._work(run))):
+            lock_left.unlink(missing_ok=True)
 
     def _work(self, run: PlannedRun) -> Path:
         return self._home / "work" / run.folder_name
