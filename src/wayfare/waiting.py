@@ -1,7 +1,7 @@
 """Work that waits for numbers from a GPU or from another process.
 
-Such work is a generator that yields where it would wait, and tells there whether its numbers have arrived. While one
-piece waits, the host goes on with another, and the GPU has the kernels of all pieces in its queue. Pieces share
+Such work is a generator. Where it would wait, it yields a function that tells whether its numbers have arrived. While
+one piece waits, the host continues another, and the GPU has the kernels of all pieces in its queue. Pieces share
 nothing, so results do not depend on their order.
 """
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.engine.kernels import WHERE, with_kernels
 
-from wayfare.sparsify import Sparse, remainder, top_k, with_tail
+from wayfare.sparsify import Sparse, gpu, remainder, top_k, with_tail
 
 pytestmark = with_kernels
 
@@ -69,6 +71,22 @@ def test_kernels_add_statistics_to_kept_entries() -> None:
         found = extended(*largest(here[:parameters], kept), here, parameters)
         assert torch.equal(found[0].cpu(), expected.indices)
         assert torch.equal(found[1].cpu(), expected.values)
+
+
+def test_statistics_are_added_in_place_only_to_entries_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    vector, parameters = vectors(5_000)[0], 4_000
+    chosen = top_k(vector[:parameters], 700)
+    expected = with_tail(chosen, vector, parameters)
+    monkeypatch.setattr(gpu, "has_kernels", lambda _: True)
+    here = vector.to(WHERE)
+    kept = top_k(here[:parameters], 700)
+    whole, other = with_tail(kept, here, parameters), with_tail(replace(kept, values=-kept.values), here, parameters)
+    assert whole.indices.data_ptr() == kept.indices.data_ptr() != other.indices.data_ptr()
+    assert torch.equal(whole.indices.cpu(), expected.indices)
+    assert torch.equal(whole.values.cpu(), expected.values)
+    assert torch.equal(other.indices.cpu(), expected.indices)
+    assert torch.equal(other.values.cpu()[:700], -expected.values[:700])
+    assert torch.equal(other.values.cpu()[700:], expected.values[700:])
 
 
 def test_kernels_subtract_entries() -> None:

@@ -158,7 +158,7 @@ def begun(see: Callable[[], Spectrum], statistics: int) -> Arriving[Profile]:
     # A rule may decide without the profile.
     unread = finalize(read, _pool.owing.append, helper)
     unread.atexit = False
-    # `Connection.poll` takes ten times as long.
+    # `Connection.poll` takes 3 us, this 0.5 us.
     answers = select.poll()
     answers.register(helper.connection.fileno(), select.POLLIN)
     return Arriving(read, lambda: bool(answers.poll(0)))

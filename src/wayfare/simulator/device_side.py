@@ -25,9 +25,8 @@ from wayfare.world import World
 _AT_A_TIME = 8
 # Later contacts that are looked at for one that can begin.
 _LOOKED_AT = 32
-# If a GPU and all helpers are busy, the host looks again so many times at once, then after this time, which the
-# operating system makes three times as long.
-_LOOKS, _LOOK_AGAIN_S = 10, 2e-5
+# The host looks again after this time at least if a GPU and all helpers are busy.
+_LOOK_AGAIN_S = 2e-5
 
 
 class DeviceSide:
@@ -77,15 +76,11 @@ class DeviceSide:
         a device sends depends on nothing but its own state.
         """
         pieces = [self._piece(row, state) for (row, _), state in zip(group, states, strict=True)]
-        looks = 0
         while not all(piece.is_done for piece in pieces):
             self._trainer.keep_going()
-            if any(piece.go_on() for piece in pieces) or self._go_ahead(group):
-                looks = 0
-                continue
-            # Other runs may be threads of this process.
-            time.sleep(0 if looks < _LOOKS else _LOOK_AGAIN_S)
-            looks += 1
+            if not any(piece.go_on() for piece in pieces) and not self._go_ahead(group):
+                # Other runs may be threads of this process.
+                time.sleep(_LOOK_AGAIN_S)
         return [piece.result() for piece in pieces]
 
     def _piece(self, row: int, state: DeviceState) -> Piece[Transmission]:
@@ -93,7 +88,7 @@ class DeviceSide:
         return Piece(self._contact(row, state)) if begun is None else begun
 
     def _go_ahead(self, group: Sequence[tuple[int, int]]) -> bool:
-        """Go on with a contact after those of a group, if there is one that waits for nothing."""
+        """Advance or begin a contact after those of a group. Return False if none can run now."""
         if any(self._begun[row].go_on() for row in sorted(self._begun)):
             return True
         if not self._looks_ahead or len(group) + len(self._begun) >= self._at_a_time:

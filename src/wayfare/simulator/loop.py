@@ -83,8 +83,9 @@ class Simulation:
         # A meeting with another device may change what a device sends.
         ahead = self._relays is None
         self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires, ahead=ahead)
-        terms_there = server_terms_of(world), scenario.server, self._checks
-        self._server = ServerSide(initial, method.server, *terms_there, self._ledger, method.guard)
+        self._server = ServerSide(
+            initial, method.server, server_terms_of(world), scenario.server, self._checks, self._ledger, method.guard
+        )
         self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task), evaluated_by(chosen))
         self._evaluated: tuple[Tensor, Evaluation] | None = None
         self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)

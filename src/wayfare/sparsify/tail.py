@@ -17,7 +17,7 @@ def with_tail(kept: Sparse, vector: Tensor, parameters: int) -> Sparse:
     if kept.room >= statistics and gpu.has_kernels(vector):
         from wayfare.sparsify.gpu_kernels import extended
 
-        return Sparse(*extended(kept.indices, kept.values, vector, parameters), kept.room - statistics)
+        return Sparse(*extended(kept.indices, kept.values, vector, parameters))
     indices = all_indices(len(vector), vector.device)
     if len(kept) < parameters:
         indices = torch.cat([kept.indices, indices[parameters:]])

@@ -24,8 +24,15 @@ class Sparse:
 
     indices: Tensor
     values: Tensor
-    # Entries of memory after both that nothing else uses.
-    room: int = field(default=0, compare=False, repr=False)
+    # Entries of memory after both that nothing else uses. A copy with other values has none.
+    room: int = field(default=0, init=False, compare=False, repr=False)
+
+    @staticmethod
+    def with_room(indices: Tensor, values: Tensor, room: int) -> Sparse:
+        """Entries whose memory has room for more."""
+        kept = Sparse(indices, values)
+        object.__setattr__(kept, "room", room)
+        return kept
 
     def __len__(self) -> int:
         # `len` of a tensor takes four times as long.
@@ -41,7 +48,7 @@ def top_k(vector: Tensor, k: int) -> Sparse:
     if gpu.has_kernels(vector):
         from wayfare.sparsify.gpu_largest import ROOM_AFTER, largest
 
-        return Sparse(*largest(vector, k), ROOM_AFTER)
+        return Sparse.with_room(*largest(vector, k), ROOM_AFTER)
     indices = _largest_by_threshold(vector, k) if vector.device.type == "cpu" else _largest_by_selection(vector, k)
     return Sparse(indices, vector.index_select(0, indices))
 

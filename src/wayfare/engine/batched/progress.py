@@ -1,7 +1,7 @@
-"""How far the launched groups of a lane are: a GPU needs the next steps shortly before it has done all.
+"""How far the launched groups of a lane are: a GPU needs the next step shortly before the last one ends.
 
-If they come later, the GPU is idle. If they come earlier, fewer devices take part, because more of them wait for a
-contact. Times only decide when devices train, never to which result.
+If it comes later, the GPU is idle. If it comes earlier, fewer devices take part, because more of them wait for a
+contact. Times only decide when devices train; they do not change results.
 """
 
 from __future__ import annotations
