@@ -95,20 +95,19 @@ def test_two_nodes_give_the_bits_of_one_process_also_when_one_is_killed(
     local.mkdir()
     remote.mkdir()
     # Runs of a second or more, so that the second node is in the middle of one when it goes.
-    study = write_study(remote, rounds=ROUNDS, seeds=1)
+    study = write_study(remote, rounds=ROUNDS)
     command = [sys.executable, "-m", "wayfare", "sweep", str(study), "--out", str(remote), "--json"]
     command += ["--ray", address, "--gpus-per-run", "0.5", "--device", "cpu"]
     runs = remote / "small" / "runs"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as driver:
-        # A run is finished, and the second node is in the middle of one. A share of a GPU takes a process for each run,
-        # and so seconds; four runs leave each node one before that and one after it.
-        _wait_for(lambda: driver.poll() is not None or (_finished(runs) >= 1 and _under_way(second)))
+        # Some runs are finished, and the second node is in the middle of one.
+        _wait_for(lambda: driver.poll() is not None or (_finished(runs) >= 2 and _under_way(second)))
         second.kill()
         out, errors = driver.communicate(timeout=500)
     assert driver.returncode == 0, errors
-    assert '"finished": 4' in out
+    assert '"finished": 8' in out
     assert "trying again" in errors
-    sweep(load_study(write_study(local, rounds=ROUNDS, seeds=1)), out=local, jobs=1)
+    sweep(load_study(write_study(local, rounds=ROUNDS)), out=local, jobs=1)
     assert bits_of_study(remote / "small") == bits_of_study(local / "small")
 
 
