@@ -350,7 +350,7 @@ def main() -> None:
     scenario = wayfare.load("paper-cifar10-waypoint", [f"mobility.speed_mps={arguments.speed}", *arguments.set])
     with patch("wayfare.world.draw.load_task", lambda _: random_images()):
         world = draw_world(scenario, 0)
-    helpers._FIRST_PROFILES = 0 if arguments.alone else 1
+    helpers.expect(0 if arguments.alone else scenario.rounds)
     gpu_work, method = GpuWork(), make_method(arguments.scheme, scenario)
     found = []
     for _ in track(range(arguments.repeats + 1), "runs", console=Console(stderr=True), transient=True):

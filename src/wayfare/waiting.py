@@ -24,6 +24,8 @@ Steps: TypeAlias = Generator[IsHere, None, Result]
 
 # Pinned memory by shape, type and GPU, each with the event of the last copy to it, so that few transfers allocate any.
 _free_places: dict[tuple[torch.Size, torch.dtype, torch.device], list[tuple[Tensor, torch.cuda.Event]]] = {}
+# Streams by GPU and handle. PyTorch never destroys one.
+_streams: dict[tuple[int, int], torch.cuda.Stream] = {}
 
 
 def always() -> bool:
@@ -86,6 +88,18 @@ def at_once(steps: Steps[Result]) -> Result:
             return result
 
 
+def current_stream(where: torch.device) -> torch.cuda.Stream:
+    """The stream of `torch.cuda.current_stream`, which would make a new object of it in every call."""
+    import torch
+
+    gpu = torch.cuda.current_device() if where.index is None else where.index
+    key = gpu, torch._C._cuda_getCurrentRawStream(gpu)
+    found = _streams.get(key)
+    if found is None:
+        found = _streams[key] = torch.cuda.current_stream(gpu)
+    return found
+
+
 def fetched(numbers: Tensor) -> Arriving[NDArray[Any]]:
     """Start to copy numbers to the host. Reading them waits for the copy, and for nothing that begins later."""
     if not numbers.is_cuda:
@@ -100,7 +114,7 @@ def fetched(numbers: Tensor) -> Arriving[NDArray[Any]]:
         place = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True), torch.cuda.Event()
     here, copied = place
     here.copy_(numbers, non_blocking=True)
-    copied.record(torch.cuda.current_stream(numbers.device))
+    copied.record(current_stream(numbers.device))
     found: list[NDArray[Any]] = []
 
     def read() -> NDArray[Any]:

@@ -19,7 +19,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -36,9 +35,8 @@ from wayfare.waiting import Arriving
 
 # As many as contacts that are under way at a time.
 _MOST = 8
-# Short runs do without: they would end before the helpers are ready. So do devices in the field, whose contacts are
-# rare and leave nothing to do meanwhile.
-_FIRST_PROFILES, _WITHIN_S = 64, 60.0
+# Runs with fewer profiles would end before the helpers are ready.
+_MANY_PROFILES = 256
 # Room for the numbers of one update.
 _BYTES = 4 << 20
 
@@ -60,26 +58,19 @@ class _Pool:
     # Those that still have to send something for which nobody waits: that they are ready, or an unused profile.
     owing: list[_Helper] = field(default_factory=list)
     free: list[_Helper] = field(default_factory=list)
-    asked: int = 0
-    since_s: float = 0.0  # when these were first asked for
     process: subprocess.Popen[bytes] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def taken(self) -> _Helper | None:
-        """A free helper, if there is one. They start after some profiles in a short time."""
+        """A free helper, if there is one."""
         with self.lock:
-            if self.process is None:
-                self.ask()
             self.welcome()
             return self.free.pop() if self.free else None
 
-    def ask(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self.since_s > _WITHIN_S:
-            self.asked, self.since_s = 0, now_s
-        self.asked += 1
-        if self.asked == _FIRST_PROFILES and hasattr(os, "memfd_create"):
-            self.start(min(_MOST, len(os.sched_getaffinity(0)) - 1))
+    def expect(self, profiles: int) -> None:
+        with self.lock:
+            if self.process is None and profiles >= _MANY_PROFILES and hasattr(os, "memfd_create"):
+                self.start(min(_MOST, len(os.sched_getaffinity(0)) - 1))
 
     def welcome(self) -> None:
         """Use helpers again that no longer owe anything."""
@@ -132,6 +123,14 @@ class _Pool:
 
 _pool = _Pool()
 atexit.register(lambda: _pool.end())
+
+
+def expect(profiles: int) -> None:
+    """Start helpers for a run on a GPU that needs this many profiles, if that pays.
+
+    Devices in the field need none: their contacts are rare and leave nothing to do meanwhile.
+    """
+    _pool.expect(profiles)
 
 
 def begun(see: Callable[[], Spectrum], statistics: int) -> Arriving[Profile]:

@@ -30,6 +30,9 @@ _AHEAD_DEVICES = 48
 _BUSY_STEPS = 2
 # Rounds by which devices may be ahead of those in contact because the GPU had nothing else to do.
 _FURTHEST_AHEAD = 8
+# If at most this share of the devices can train, they take two steps at once. Such steps are short, and launching each
+# of them on its own would take much of the host's time, which contacts need.
+_FEW_SHARE, _STEPS_OF_FEW = 0.5, 2
 # A crowd trains in parts whose local models take about this much memory, and that are wide enough for a stack. A shelf
 # on disk leaves as many local models in memory.
 _PART_BYTES = 256 << 20
@@ -139,14 +142,16 @@ class Trainer:
             self._run_ahead([], round_ + 1, _BUSY_STEPS)
 
     def keep_going(self) -> None:
-        """During the contacts of a round: start a step of devices out of contact if the GPU has little left to do."""
+        """During the contacts of a round: start steps of devices out of contact if the GPU has little left to do."""
         if self._idling is None or not self._idling.has_little_left():
             return
         met, round_ = self._met
         until = self._pending(round_ + 1)
-        waiting = [each for each in until if each not in met and self._done[each] < round_ + _FURTHEST_AHEAD]
+        last = round_ + _FURTHEST_AHEAD
+        waiting = [each for each in until if each not in met and self._done[each] < last]
         chosen = sorted(waiting, key=lambda device: (until[device], device))[:_AHEAD_DEVICES]
-        ends = {device: self._done[device] + 1 for device in chosen}
+        steps = _STEPS_OF_FEW if len(chosen) <= _FEW_SHARE * len(self._done) else 1
+        ends = {device: min(self._done[device] + steps, until[device], last) for device in chosen}
         self._run(ends, staying={device for device, end in ends.items() if end < until[device]})
 
     def has_reached(self, device: int, round_: int) -> bool:

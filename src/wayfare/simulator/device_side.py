@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wayfare import device as devices
 from wayfare.arrays import Ints
+from wayfare.codec import helpers
 from wayfare.device import DeviceState, Meeting, Terms, Transmission
 from wayfare.engine import Shelf, Trainer, TrainerState
 from wayfare.methods import Arrival, State, UploadRule
@@ -48,6 +49,9 @@ class DeviceSide:
         # A CPU would only need more memory for several.
         self._at_a_time = _AT_A_TIME if initial.is_cuda else 1
         self._looks_ahead = ahead and not shelf.on_disk
+        if initial.is_cuda and terms.method.upload.uses_profile:
+            # They are ready when the engine is.
+            helpers.expect(len(world.meets))
         # Contacts of later rounds that have begun, by row.
         self._begun: dict[int, Piece[Transmission]] = {}
         # Devices without a contact so far share the first model and one zero vector.

@@ -22,6 +22,7 @@ from wayfare.engine.captured import captured
 from wayfare.engine.compute import gpu_lock
 from wayfare.learning.tasks.base import Labelled
 from wayfare.sharing import shared
+from wayfare.waiting import current_stream
 
 # Devices per group, limited for the sake of memory: signals take 0.3 GB per device in TF32 with minibatches of 32.
 _WIDTH = 32
@@ -83,7 +84,7 @@ class Batched(Idling):
             for first in range(0, len(indices), lane.width):
                 chosen = indices[first : first + lane.width]
                 group = self._group(chosen, models, bursts, rows, after, stays)
-                lane.stream.wait_stream(torch.cuda.current_stream(self._training.compute.device))
+                lane.stream.wait_stream(current_stream(self._training.compute.device))
                 ends.update(zip(chosen, lane.run(group), strict=True))
         # Nothing runs for an empty burst.
         return [ends.get(index) or torch.cuda.Event() for index in range(len(bursts))]

@@ -103,7 +103,7 @@ class Lane:
             rows = self._copy_in(group)
             steps = [sum(length > step for length in lengths) for step in range(lengths[0])]
             progress = Progress(steps, is_first=any(("step", devices) not in self._graphs for devices in steps))
-            progress.begin.record()
+            progress.begin.record(self.stream)
             for first in range(0, lengths[0], STEPS):
                 self._table.fill(rows, group.rows, first)
                 for step in range(first, min(first + STEPS, lengths[0])):
@@ -111,7 +111,7 @@ class Lane:
                     while active and lengths[active - 1] == step + 1:
                         active -= 1
                         ends.append(self._end(group, active, rows[active]))
-            progress.end.record()
+            progress.end.record(self.stream)
             self._launched.append((group, progress))
         # The longest burst ended last.
         return ends[::-1]
@@ -178,7 +178,7 @@ class Lane:
         self._do("read", row)
         model.copy_(self._model[0])
         end = torch.cuda.Event()
-        end.record()
+        end.record(self.stream)
         return end
 
     def _do(self, work: _Work, number: int) -> None:
