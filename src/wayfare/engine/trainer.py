@@ -32,7 +32,7 @@ _BUSY_STEPS = 2
 _FURTHEST_AHEAD = 8
 # If at most this share of the devices can train, they take two steps at once. Such steps are short, and launching each
 # of them on its own would take much of the host's time, which contacts need.
-_FEW_SHARE, _STEPS_OF_FEW = 0.5, 2
+_FEW_SHARE, _STEPS_OF_FEW = 0.4, 2
 # A crowd trains in parts whose local models take about this much memory, and that are wide enough for a stack. A shelf
 # on disk leaves as many local models in memory.
 _PART_BYTES = 256 << 20
