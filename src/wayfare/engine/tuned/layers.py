@@ -177,19 +177,23 @@ class _Depthwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        from wayfare.engine.tuned.depthwise import Gate, depthwise_inputs, depthwise_weights
+        from wayfare.engine.tuned.depthwise import Gate, depthwise_inputs
+        from wayfare.engine.tuned.depthwise_sums import depthwise_weights
 
         images, taps, out = ctx.saved_tensors
         wants_images, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         rows = error.contiguous().view(ctx.count, -1, error.shape[3])
         after = None if out is None else out.view(rows.shape)
-        rows, of_bias = _before_activation(rows, after, ctx, summed=wants_bias)
+        # The kernel of the weights also adds up the gradient of the bias.
+        rows, of_bias = _before_activation(rows, after, ctx, summed=wants_bias and not wants_weight)
         error = rows.view(error.shape)
         gate = Gate(images, ctx.gate) if ctx.gate >= 0 else None
         of_images = depthwise_inputs(error, taps, ctx.window, gate) if wants_images else None
         of_weight = None
         if wants_weight:
-            of_weight = depthwise_weights(error, images, ctx.count, ctx.window).transpose(1, 2).view(ctx.shape)
+            of_taps, of_shift = depthwise_weights(error, images, ctx.count, ctx.window)
+            of_weight = of_taps.transpose(1, 2).reshape(ctx.shape)
+            of_bias = of_shift if wants_bias else None
         return of_images, of_weight, of_bias, None, None
 
 
