@@ -170,9 +170,7 @@ def _with_row(
         total = totals[tap]
         if (tap // kernel) % stride == near:
             for column in tl.static_range(columns):
-                total += (
-                    values[column * stride + tap % kernel] * errors[((tap // kernel) // stride) * columns + column]
-                )
+                total += values[column * stride + tap % kernel] * errors[((tap // kernel) // stride) * columns + column]
         found += (total,)
     return found
 

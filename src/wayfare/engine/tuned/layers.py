@@ -23,8 +23,8 @@ _SUMMED_ROWS = 3200
 class Form:
     """A convolution and the ReLU after it, cut off at a limit: infinity for ReLU, negative for none.
 
-    The kernels of a depthwise convolution also pass gradients through the ReLU before it, whose limit is ``gate``, and
-    then the layer before it is ``gated``.
+    Kernels of products and depthwise convolutions also pass gradients through the ReLU before them, whose limit is
+    ``gate``, and then the layer before them is ``gated``.
     """
 
     kernel: tuple[int, int]
@@ -46,10 +46,14 @@ class Form:
         return known and self.groups == channels == outputs
 
 
+# A linear layer: the product of a convolution with one pixel.
+_LINEAR = Form(kernel=(1, 1), stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1)
+
+
 def linear(signal: Tensor, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
     """x W' + b along the last axis of signals (n x batch, ..., inputs)."""
     rows = signal.reshape(count, -1, signal.shape[-1])
-    return _product(rows, weight, bias, None, kernels=False).view(*signal.shape[:-1], -1)
+    return _product(rows, weight, bias, _LINEAR, kernels=False).view(*signal.shape[:-1], -1)
 
 
 def convolution(
@@ -102,9 +106,8 @@ def _of_neighbourhoods(
     return out.view(*windows.shape[:3], -1).permute(0, 3, 1, 2)
 
 
-def _product(rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form | None, *, kernels: bool) -> Tensor:
-    limit, gated = (-1.0, False) if form is None else (form.limit, form.gated and kernels)
-    found: Tensor = _Product.apply(rows, weight, bias, limit, gated, kernels)  # type: ignore[no-untyped-call]
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form, *, kernels: bool) -> Tensor:
+    found: Tensor = _Product.apply(rows, weight, bias, form, kernels)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -112,30 +115,51 @@ class _Product(torch.autograd.Function):
     """min(max(x W' + b, 0), limit) for rows (n, rows, inputs)."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, gated: bool, kernels: bool
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form, kernels: bool) -> Tensor:
         low = weight.to(rows.dtype)
-        out = torch.matmul(rows, low[0].T) if len(low) == 1 else torch.bmm(rows, low.transpose(1, 2))
-        if bias is not None or limit >= 0:
-            _activate_(out, bias, limit, kernels=kernels)
-        has_gate = limit >= 0 and not gated
+        out = _activated_product(rows, low, bias, form.limit, kernels=kernels)
+        has_gate = form.limit >= 0 and not (form.gated and kernels)
         ctx.save_for_backward(rows, low, out if has_gate else None)
-        ctx.limit, ctx.kernels = limit if has_gate else -1.0, kernels
+        ctx.limit, ctx.kernels = form.limit if has_gate else -1.0, kernels
+        ctx.gate = form.gate if kernels else -1.0
         return out
 
     @staticmethod
-    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         rows, weight, out = ctx.saved_tensors
         wants_rows, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         error, of_bias = _before_activation(error.contiguous(), out, ctx, summed=wants_bias)
-        of_rows = of_weight = None
-        if wants_rows:
-            shared = len(weight) == 1
-            of_rows = torch.matmul(error, weight[0]) if shared else torch.bmm(error, weight)
-        if wants_weight:
-            of_weight = _sum_of_products(error, rows)
-        return of_rows, of_weight, of_bias, None, None, None
+        of_rows = _gradient_of_rows(error, weight, rows, ctx.gate) if wants_rows else None
+        of_weight = _sum_of_products(error, rows) if wants_weight else None
+        return of_rows, of_weight, of_bias, None, None
+
+
+def _activated_product(rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, *, kernels: bool) -> Tensor:
+    if kernels and (bias is not None or limit >= 0):
+        from wayfare.engine.tuned.products import activated_product, pays
+
+        if pays(rows, weight.shape[1]):
+            return activated_product(rows, weight, None if bias is None else bias.float().contiguous(), limit)
+    out = torch.matmul(rows, weight[0].T) if len(weight) == 1 else torch.bmm(rows, weight.transpose(1, 2))
+    if bias is not None or limit >= 0:
+        _activate_(out, bias, limit, kernels=kernels)
+    return out
+
+
+def _gradient_of_rows(error: Tensor, weight: Tensor, rows: Tensor, gate: float) -> Tensor:
+    """e W; before the ReLU that made the rows, if it has a limit."""
+    if gate >= 0:
+        from wayfare.engine.tuned.depthwise import Gate
+        from wayfare.engine.tuned.products import pays, product_inputs
+
+        if pays(error, weight.shape[2]):
+            return product_inputs(error, weight, Gate(rows, gate))
+    found = torch.matmul(error, weight[0]) if len(weight) == 1 else torch.bmm(error, weight)
+    if gate >= 0:
+        from wayfare.engine.tuned.relu import before_activation
+
+        found, _ = before_activation(found, rows, gate, summed=False)
+    return found
 
 
 def _sum_of_products(error: Tensor, rows: Tensor) -> Tensor:
@@ -170,9 +194,10 @@ class _Depthwise(torch.autograd.Function):
         )
         taps = weight.flatten(2).transpose(1, 2).float().contiguous()
         out = depthwise(images, taps, None if bias is None else bias.float().contiguous(), window, form.limit)
-        ctx.save_for_backward(images, taps, out if form.limit >= 0 else None)
-        ctx.window, ctx.limit, ctx.count, ctx.kernels, ctx.shape = window, form.limit, count, True, weight.shape
-        ctx.gate = form.gate
+        has_gate = form.limit >= 0 and not form.gated
+        ctx.save_for_backward(images, taps, out if has_gate else None)
+        ctx.limit, ctx.gate = form.limit if has_gate else -1.0, form.gate
+        ctx.window, ctx.count, ctx.kernels, ctx.shape = window, count, True, weight.shape
         return out
 
     @staticmethod

@@ -63,7 +63,7 @@ class _Builder:
     kernels: bool
     operations: list[Operation] = field(default_factory=list)
     slots: dict[fx.Node, Slot] = field(default_factory=dict)
-    # The limits of ReLUs through which the depthwise convolution after them passes gradients.
+    # The limits of ReLUs through which the convolution after them passes gradients.
     gates: dict[fx.Node, float] = field(default_factory=dict)
     # Nodes that are part of another operation.
     absorbed: set[fx.Node] = field(default_factory=set)
@@ -144,7 +144,7 @@ class _Builder:
         limit = -1.0 if user is None else _limit(user)
         if user is not None and limit >= 0:
             last = user
-        gated = limit >= 0 and self._feeds_depthwise(last)
+        gated = limit >= 0 and self._feeds_kernel(last)
         if gated:
             self.gates[last] = limit
         form = replace(form, limit=limit, gate=self.gates.get(source, -1.0), gated=gated)
@@ -169,15 +169,16 @@ class _Builder:
         )
         return form, source
 
-    def _feeds_depthwise(self, node: fx.Node) -> bool:
-        """Whether only a depthwise convolution uses a result."""
+    def _feeds_kernel(self, node: fx.Node) -> bool:
+        """Whether only a product or a depthwise convolution uses a result."""
         user = _only_user(node)
         if user is not None and user.target is functional.pad and self._is_border(user):
             user = _only_user(user)
         if user is None or user.target is not functional.conv2d:
             return False
         channels, outputs = (probes_of(each)[0].shape[1] for each in (node, user))
-        return self._form(user)[0].is_depthwise(channels, outputs)
+        form = self._form(user)[0]
+        return form.is_product or form.is_depthwise(channels, outputs)
 
     def _finish(self, first: fx.Node, last: fx.Node, operation: Operation) -> None:
         """Note an operation that stands for a chain of nodes."""
