@@ -150,7 +150,8 @@ def _row_of(
     found, inside = (), known & is_between(row, height)
     for number in tl.static_range(count):
         mask = inside & (column + number >= 0) & (column + number < width)
-        found += (tl.load(there + (row * width + number) * channels, mask=mask, other=0.0).to(tl.float32),)
+        value = tl.load(there + (row * width + number) * channels, mask=mask, other=0.0).to(tl.float32)
+        found += (value,)  # type: ignore[assignment]
     return found
 
 
@@ -171,7 +172,7 @@ def _with_row(
         if (tap // kernel) % stride == near:
             for column in tl.static_range(columns):
                 total += values[column * stride + tap % kernel] * errors[((tap // kernel) // stride) * columns + column]
-        found += (total,)
+        found += (total,)  # type: ignore[assignment]
     return found
 
 

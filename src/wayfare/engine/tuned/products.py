@@ -41,12 +41,17 @@ def activated_product(
     rows: Tensor, weights: Tensor, bias: Tensor | None, limit: float, tile: ProductTile | None = None
 ) -> Tensor:
     """min(max(x W' + b, 0), limit); without ReLU if the limit is negative."""
-    return _product(rows, weights, bias, limit, None, tile or ProductTile())
+    return _product(rows, weights, bias, limit, None, tile or _tile(rows))
 
 
 def product_inputs(error: Tensor, weights: Tensor, gate: Gate, tile: ProductTile | None = None) -> Tensor:
     """The gradient e W of rows, before the ReLU that made them."""
-    return _product(error, weights.transpose(1, 2), None, -1.0, gate, tile or ProductTile())
+    return _product(error, weights.transpose(1, 2), None, -1.0, gate, tile or _tile(error))
+
+
+def _tile(rows: Tensor) -> ProductTile:
+    """With steps that read full lines of memory."""
+    return ProductTile(inputs=128 // rows.element_size())
 
 
 def _product(

@@ -57,16 +57,18 @@ class LayerWeights:
         """Weights (n, *shape) and biases (n, outputs), or with one row if all devices share them."""
         weight = _rows(self.weight, step)
         bias = None if self.bias is None else _rows(self.bias, step)
-        if self.adapter is not None:
-            up, down = step.weights[self.adapter.up], step.weights[self.adapter.down]
-            flat = weight.flatten(2)
+        up = None if self.adapter is None else step.weights[self.adapter.up]
+        if self.norm is not None:
+            # It scales the frozen weight and B, which are smaller than their sum for every device.
+            factor, shift = self.norm.of(step)
+            weight = weight * factor.view(*factor.shape, *[1] * (weight.dim() - 2))
+            bias = shift if bias is None else bias * factor + shift
+            up = None if up is None else up * factor.unsqueeze(2)
+        if self.adapter is not None and up is not None:
+            down, flat = step.weights[self.adapter.down], weight.flatten(2)
             changed = torch.baddbmm(flat.expand(len(up), -1, -1), up, down, alpha=self.adapter.scale)
             weight = changed.view(len(up), *weight.shape[1:])
-        if self.norm is None:
-            return weight, bias
-        factor, shift = self.norm.of(step)
-        weight = weight * factor.view(*factor.shape, *[1] * (weight.dim() - 2))
-        return weight, shift if bias is None else bias * factor + shift
+        return weight, bias
 
 
 def _rows(entry: Entry, step: StackedStep) -> Tensor:
