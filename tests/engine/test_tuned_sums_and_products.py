@@ -62,10 +62,10 @@ def test_gradients_of_depthwise_kernels_are_those_of_pytorch(
     dtype: torch.dtype,
 ) -> None:
     from wayfare.engine.tuned.depthwise import Window
-    from wayfare.engine.tuned.depthwise_sums import SumTile, depthwise_weights
+    from wayfare.engine.tuned.depthwise_sums import depthwise_weights
 
     # Few programs, of which each adds up several strips.
-    batch, channels, tile = 2, 40, SumTile(programs=4)
+    batch, channels, programs = 2, 40, 4
     left, right, top, bottom = padding
     window = Window(
         kernel=kernel,
@@ -79,7 +79,7 @@ def test_gradients_of_depthwise_kernels_are_those_of_pytorch(
     )
     signal = random(devices * batch, height, width, channels, dtype=dtype)
     error = random(devices * batch, window.out_height, window.out_width, channels, dtype=dtype, seed=1)
-    taps, shifts = depthwise_weights(error, signal, devices, window, tile)
+    taps, shifts = depthwise_weights(error, signal, devices, window, programs)
     for device in range(devices):
         own = slice(device * batch, (device + 1) * batch)
         images, errors = (each[own].double().permute(0, 3, 1, 2) for each in (signal, error))
@@ -88,7 +88,7 @@ def test_gradients_of_depthwise_kernels_are_those_of_pytorch(
         (expected,) = torch.autograd.grad(out, weight, errors)
         assert off(taps[device].T, expected.flatten(1)) <= 1e-6
         assert off(shifts[device], errors.sum(dim=(0, 2, 3))) <= 1e-6
-        alone = depthwise_weights(error[own], signal[own], 1, window, tile)
+        alone = depthwise_weights(error[own], signal[own], 1, window, programs)
         assert torch.equal(alone[0][0], taps[device])
 
 
@@ -114,6 +114,31 @@ def test_products_with_bias_and_relu_are_those_of_pytorch(
     turned = weights.transpose(1, 2).contiguous()
     found = product_inputs(error, turned, Gate(out, 6.0))
     assert off(found, (error.double() @ turned.double()).where((out > 0) & (out < 6), 0)) <= LIMITS[dtype]
+
+
+@pytest.mark.usefixtures("_tf32")
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "product", "gated"),
+    [
+        (16, 96, True, True),
+        (112, 672, True, True),
+        (192, 1152, False, False),
+        (672, 112, False, True),
+        (240, 40, True, True),
+        (1152, 192, False, False),
+    ],
+)
+def test_tf32_uses_the_product_that_was_measured_to_be_faster(
+    inputs: int, outputs: int, *, product: bool, gated: bool
+) -> None:
+    from wayfare.engine.tuned.products import pays
+
+    rows = torch.zeros(1, 1, inputs)
+    assert pays(rows, outputs) == product
+    assert pays(rows, outputs, gated=True) == gated
+    assert pays(rows.bfloat16(), outputs)
+    torch.set_float32_matmul_precision("highest")
+    assert not pays(rows, outputs)
 
 
 @pytest.mark.usefixtures("_tf32")

@@ -6,8 +6,6 @@ have a fixed order, which does not depend on the number of devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -17,27 +15,21 @@ from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
 from wayfare.engine.tuned.depthwise import Window
 from wayfare.engine.tuned.depthwise_kernels import is_between
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumTile:
-    """What one program adds up. It affects speed and rounding."""
-
-    channels: int = 32
-    lanes: int = 2  # strips of an image that are added up side by side
-    columns: int = 5  # of the result, in one strip
-    programs: int = 128  # for one device, if it has as many strips
-    warps: int = 1
+# Channels of one program, strips of an image that it adds up side by side, and columns of the result in one strip.
+_CHANNELS, _LANES, _COLUMNS = 32, 2, 5
 
 
 def depthwise_weights(
-    error: Tensor, signal: Tensor, devices: int, window: Window, tile: SumTile | None = None
+    error: Tensor, signal: Tensor, devices: int, window: Window, programs: int = 256
 ) -> tuple[Tensor, Tensor]:
-    """The gradients (devices, taps, channels) of weights and (devices, channels) of biases, from that of the result."""
-    tile = tile or SumTile()
+    """The gradients (devices, taps, channels) of weights and (devices, channels) of biases, from that of the result.
+
+    ``programs``: for one device, if it has as many strips. It affects speed and rounding.
+    """
     channels, taps = signal.shape[3], window.kernel**2
-    strips = len(signal) // devices * triton.cdiv(window.out_width, tile.columns)
-    groups, blocks_of_channels = triton.cdiv(strips, tile.lanes), triton.cdiv(channels, tile.channels)
-    groups_at_once = triton.cdiv(groups, triton.cdiv(tile.programs, blocks_of_channels))
+    strips = len(signal) // devices * triton.cdiv(window.out_width, _COLUMNS)
+    groups, blocks_of_channels = triton.cdiv(strips, _LANES), triton.cdiv(channels, _CHANNELS)
+    groups_at_once = triton.cdiv(groups, triton.cdiv(programs, blocks_of_channels))
     parts = triton.cdiv(groups, groups_at_once)
     sums = signal.new_empty(devices, parts, taps + 1, channels, dtype=torch.float32)
     with on_device_of(signal):
@@ -57,10 +49,10 @@ def depthwise_weights(
             window.left,
             kernel=window.kernel,
             stride=window.stride,
-            columns=tile.columns,
-            lanes=tile.lanes,
-            block=tile.channels,
-            num_warps=tile.warps,
+            columns=_COLUMNS,
+            lanes=_LANES,
+            block=_CHANNELS,
+            num_warps=1,
             **ROUNDING,
         )
     total = sums.sum(dim=1)

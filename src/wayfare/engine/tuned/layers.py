@@ -152,7 +152,7 @@ def _gradient_of_rows(error: Tensor, weight: Tensor, rows: Tensor, gate: float) 
         from wayfare.engine.tuned.depthwise import Gate
         from wayfare.engine.tuned.products import pays, product_inputs
 
-        if pays(error, weight.shape[2]):
+        if pays(error, weight.shape[2], gated=True):
             return product_inputs(error, weight, Gate(rows, gate))
     found = torch.matmul(error, weight[0]) if len(weight) == 1 else torch.bmm(error, weight)
     if gate >= 0:

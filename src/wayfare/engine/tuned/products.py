@@ -6,8 +6,6 @@ is larger than its operand takes most of its time to write it; this saves the pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -18,52 +16,47 @@ from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
 from wayfare.engine.tuned.depthwise import Gate
 from wayfare.engine.tuned.relu import activated
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProductTile:
-    """The block of results of one program, and how it is computed. It affects speed and rounding."""
-
-    rows: int = 128
-    outputs: int = 64
-    inputs: int = 64  # per step of the sum, at most
-    warps: int = 4
-    stages: int = 3  # steps of the sum in flight
-    rounded: bool = True  # round to TF32, of which matrix units would cut off bits
+# Outputs and warps of one program, and steps of the sum in flight.
+_OUTPUTS, _WARPS, _STAGES = 64, 4, 3
+# TF32: the widest operand of an expansion, and of other layers, whose product is faster here (benchmarks/NOTES.md).
+_WIDEST_EXPANDED, _WIDEST_NARROW = 112, 40
 
 
-def pays(rows: Tensor, outputs: int) -> bool:
+def pays(rows: Tensor, outputs: int, *, gated: bool = False) -> bool:
     """Whether a product here is faster than one of cuBLAS and a pass over its result."""
-    exact = rows.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    return not exact and outputs > rows.shape[2]
+    if rows.dtype == torch.bfloat16:
+        return True
+    if torch.get_float32_matmul_precision() == "highest":
+        return False
+    inputs = rows.shape[2]
+    narrow = min(inputs, outputs)
+    return narrow <= _WIDEST_NARROW or (narrow <= _WIDEST_EXPANDED and (gated or outputs > inputs))
 
 
-def activated_product(
-    rows: Tensor, weights: Tensor, bias: Tensor | None, limit: float, tile: ProductTile | None = None
-) -> Tensor:
+def _rows_at_once(dtype: torch.dtype, *, gated: bool) -> int:
+    return 64 if gated or dtype == torch.float32 else 128
+
+
+def activated_product(rows: Tensor, weights: Tensor, bias: Tensor | None, limit: float) -> Tensor:
     """min(max(x W' + b, 0), limit); without ReLU if the limit is negative."""
-    return _product(rows, weights, bias, limit, None, tile or _tile(rows))
+    return _product(rows, weights, bias, limit, None)
 
 
-def product_inputs(error: Tensor, weights: Tensor, gate: Gate, tile: ProductTile | None = None) -> Tensor:
+def product_inputs(error: Tensor, weights: Tensor, gate: Gate) -> Tensor:
     """The gradient e W of rows, before the ReLU that made them."""
-    return _product(error, weights.transpose(1, 2), None, -1.0, gate, tile or _tile(error))
+    return _product(error, weights.transpose(1, 2), None, -1.0, gate)
 
 
-def _tile(rows: Tensor) -> ProductTile:
-    """With steps that read full lines of memory."""
-    return ProductTile(inputs=128 // rows.element_size())
-
-
-def _product(
-    rows: Tensor, weights: Tensor, bias: Tensor | None, limit: float, gate: Gate | None, tile: ProductTile
-) -> Tensor:
+def _product(rows: Tensor, weights: Tensor, bias: Tensor | None, limit: float, gate: Gate | None) -> Tensor:
     single = rows.dtype == torch.float32
     # In single precision, matrix units only read operands whose summed axis is adjacent in memory.
     weights = weights.contiguous() if single or weights.stride(2) == 1 else weights
     (devices, count, inputs), outputs = rows.shape, weights.shape[1]
     unit = 8 if inputs % 8 == outputs % 8 == 0 else 1
-    step = max(16, min(tile.inputs, triton.next_power_of_2(inputs)))
-    blocks = triton.cdiv(count, tile.rows), triton.cdiv(outputs, tile.outputs)
+    # A step reads full lines of memory.
+    step = max(16, min(128 // rows.element_size(), triton.next_power_of_2(inputs)))
+    at_once = _rows_at_once(rows.dtype, gated=gate is not None)
+    blocks = triton.cdiv(count, at_once), triton.cdiv(outputs, _OUTPUTS)
     out = rows.new_empty(devices, count, outputs)
     with on_device_of(rows):
         _multiply[(devices * blocks[0] * blocks[1],)](
@@ -82,13 +75,13 @@ def _product(
             has_limit=limit >= 0,
             has_gate=gate is not None,
             turned=weights.stride(2) != 1,
-            rounded=single and tile.rounded,
+            rounded=single,
             unit=unit,
-            tile_rows=tile.rows,
-            tile_outputs=tile.outputs,
+            tile_rows=at_once,
+            tile_outputs=_OUTPUTS,
             step=step,
-            num_warps=tile.warps,
-            num_stages=min(tile.stages, triton.cdiv(inputs, step)),
+            num_warps=_WARPS,
+            num_stages=min(_STAGES, triton.cdiv(inputs, step)),
             **ROUNDING,
         )
     return out
@@ -145,6 +138,7 @@ def _multiply(
             place = weights + output[:, None] * inputs + first + number[None, :]
             other = tl.load(place, mask=(output < outputs)[:, None] & (number < left)[None, :], other=0.0).T
         if rounded:
+            # To TF32; matrix units would cut bits off, which has 2.6 times the error.
             one, other = nearest(one), nearest(other)
         total = tl.dot(one, other, total, input_precision="tf32")
     if has_bias:
