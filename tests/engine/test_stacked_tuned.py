@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wayfare.engine import Burst, Compute, LocalTraining, choice, evaluated_by, make_engine
 from wayfare.engine.base import Engine
-from wayfare.engine.traced.engine import StackedTraced
+from wayfare.engine.traced.engine import StackedTraced, with_layout_of_weights
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.stepping import StackedStep
 from wayfare.engine.tuned.evaluation import StackedForward, evaluation_module
@@ -133,6 +133,9 @@ def test_kernels_give_the_gradients_of_pytorch() -> None:
     limit = 1e-5 if WHERE.type == "cpu" else 1e-3
     for found, expected in zip(*gradients, strict=True):
         assert float((found - expected).norm()) <= limit * float(expected.norm())
+    laid_out = with_layout_of_weights(gradients[1])
+    assert [each.stride() for each in laid_out] == [each.stride() for each in weights]
+    assert all(torch.equal(one, two) for one, two in zip(laid_out, gradients[1], strict=True))
 
 
 @pytest.mark.parametrize("trained", MODES)

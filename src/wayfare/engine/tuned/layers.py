@@ -15,6 +15,8 @@ from torch.nn import functional
 
 # Types that the kernels know.
 _KERNEL_TYPES = torch.float32, torch.bfloat16
+# Matrix units read this many entries of a row at once, if rows have a multiple of it.
+_UNIT = 8
 # Rows whose products are added up at a time.
 _SUMMED_ROWS = 3200
 
@@ -100,9 +102,14 @@ def _of_neighbourhoods(
     windows = padded.permute(0, 2, 3, 1)
     for axis, (kernel, stride, apart) in enumerate(zip(form.kernel, form.stride, form.dilation, strict=True)):
         windows = windows.unfold(axis + 1, (kernel - 1) * apart + 1, stride)[..., ::apart]
-    # (images, rows, columns, channels, kernel rows, kernel columns), as weights are.
-    rows = windows.flatten(3).reshape(count, -1, weight[0, 0].numel())
-    out = _product(rows, weight.flatten(2), bias, form, kernels=kernels)
+    # (images, rows, columns, kernel rows, kernel columns, channels): the last two are adjacent in memory.
+    windows, taps = windows.permute(0, 1, 2, 4, 5, 3), weight.permute(0, 1, 3, 4, 2).flatten(2)
+    used = taps.shape[2]
+    unused = -used % _UNIT if kernels else 0
+    rows = padded.new_zeros(*windows.shape[:3], used + unused)
+    rows[..., :used].unflatten(-1, windows.shape[3:]).copy_(windows)
+    rows = rows.view(count, -1, used + unused)
+    out = _product(rows, functional.pad(taps, (0, unused)), bias, form, kernels=kernels)
     return out.view(*windows.shape[:3], -1).permute(0, 3, 1, 2)
 
 

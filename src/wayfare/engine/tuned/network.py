@@ -250,8 +250,8 @@ class _Builder:
 
 
 def _cast(signals: torch.dtype, inputs: Tensor) -> Tensor:
-    cast = inputs.to(signals)
-    return cast.contiguous(memory_format=torch.channels_last) if cast.dim() == 4 else cast
+    """In one pass, with channels last."""
+    return inputs.to(signals, memory_format=torch.channels_last if inputs.dim() == 4 else torch.preserve_format)
 
 
 def _linear(weights: LayerWeights, step: StackedStep, signal: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,9 +34,28 @@ class Norm:
 
     def of(self, step: StackedStep) -> tuple[Tensor, Tensor]:
         """Factors and shifts (n, channels), or with one row if all devices share them."""
+        if isinstance(self.scale, int) and isinstance(self.shift, int):
+            trained = step.weights[self.scale], step.weights[self.shift]
+            folded: tuple[Tensor, Tensor] = _Folded.apply(*trained, self.mean, self.inverse)  # type: ignore[no-untyped-call]
+            return folded
         inverse = self.inverse.unsqueeze(0)
         factor = inverse if self.scale is None else _rows(self.scale, step) * inverse
         return factor, -self.mean * factor if self.shift is None else _rows(self.shift, step) - self.mean * factor
+
+
+class _Folded(torch.autograd.Function):
+    """Factors and shifts of trained normalisation, with half as many launches of small kernels as by autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: Tensor, shift: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(mean, inverse)
+        factor = scale * inverse
+        return factor, torch.addcmul(shift, mean, factor, value=-1)
+
+    @staticmethod
+    def backward(ctx: Any, of_factor: Tensor, of_shift: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        mean, inverse = ctx.saved_tensors
+        return torch.addcmul(of_factor, mean, of_shift, value=-1).mul_(inverse), of_shift, None, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
