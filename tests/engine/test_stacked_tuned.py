@@ -113,6 +113,28 @@ def test_every_descent_and_loss_is_that_of_the_reference(descent: Descent) -> No
     assert float((found - expected).norm()) <= 1e-10 * float(expected.norm())
 
 
+class Strided(nn.Module):
+    """Asks for the size of images, as EfficientNet-Lite does before a convolution with a stride."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand, self.filter = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, stride=2, groups=8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        expanded = nn.functional.relu6(self.expand(images))
+        height, width = (size % 2 for size in expanded.shape[-2:])
+        found: Tensor = self.filter(nn.functional.pad(expanded, (0, 1 - width, 0, 1 - height)))
+        return found
+
+
+def test_questions_about_a_shape_do_not_keep_gradients_out_of_the_next_kernel() -> None:
+    images = torch.zeros(5, 3, 6, 6)
+    made = tuned_network(Strided(), (images[:3], images), signals=torch.float32, kernels=False)
+    expand, filtering = (operation.call.args[1] for operation in made.operations if operation.stacked)  # type: ignore[attr-defined]
+    assert expand.gated
+    assert filtering.gate == expand.limit == 6.0
+
+
 @with_kernels
 def test_kernels_give_the_gradients_of_pytorch() -> None:
     model = lite("norms", blocks=2)

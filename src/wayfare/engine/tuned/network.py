@@ -187,7 +187,9 @@ class _Builder:
         slot, node = self._append(operation), first
         self.slots[node] = slot
         while node is not last:
-            (node,) = node.users
+            user = _only_user(node)
+            assert user is not None
+            node = user
             self.slots[node] = slot
             self.absorbed.add(node)
 
@@ -273,7 +275,15 @@ def _normalised(norm: Norm, step: StackedStep, signal: Tensor) -> Tensor:
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+    """The node that uses a result, if it is one alone. Questions about a shape do not count."""
+    users = [user for user in node.users if not _only_asks(user)]
+    return users[0] if len(users) == 1 else None
+
+
+def _only_asks(node: fx.Node) -> bool:
+    """Whether a node answered a question about a shape, and no tensor depends on it."""
+    asks = node.op != "output" and not tensors_of(probes_of(node)[0])
+    return asks and all(map(_only_asks, node.users))
 
 
 def _limit(node: fx.Node) -> float:
