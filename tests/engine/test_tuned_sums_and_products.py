@@ -116,6 +116,38 @@ def test_products_with_bias_and_relu_are_those_of_pytorch(
     assert off(found, (error.double() @ turned.double()).where((out > 0) & (out < 6), 0)) <= LIMITS[dtype]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("outputs", "inputs"), [(5, 24), (24, 150), (3, 7)])
+def test_gradients_of_folded_weights_are_those_of_pytorch(
+    outputs: int, inputs: int, rows: int, dtype: torch.dtype
+) -> None:
+    from wayfare.engine.tuned.folding import gradients_of_folded
+
+    weight, factor = random(2, outputs, inputs), random(rows, outputs, seed=1)
+    gradient = random(2, outputs, inputs, dtype=dtype, seed=2)
+    of_weight, of_factor = gradients_of_folded(gradient, weight, factor)
+    assert off(of_weight, gradient.double() * factor.double()[:, :, None]) <= 1e-6
+    assert off(of_factor, (gradient.double() * weight.double()).sum(dim=2)) <= 1e-6
+
+
+@pytest.mark.usefixtures("_tf32")
+@pytest.mark.parametrize("kernels", [False, True])
+def test_a_product_takes_weights_and_their_factors_apart(*, kernels: bool) -> None:
+    form = Form(kernel=(1, 1), stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1, limit=6.0)
+    signal, weight = random(4, 24, 5, 5), random(2, 40, 24, 1, 1, seed=1).requires_grad_()
+    bias, factor = (random(2, 40, seed=seed).requires_grad_() for seed in (2, 3))
+    folded = (weight * factor.view(2, 40, 1, 1, 1)).double()
+    expected = convolution(signal.double(), folded, bias.double(), form, 2, kernels=False)
+    found = convolution(signal, weight, bias, form, 2, kernels=kernels, factor=factor)
+    assert off(found.detach(), expected.detach()) <= LIMITS[torch.float32]
+    error, wanted = random(*expected.shape, seed=4), (weight, bias, factor)
+    ours, theirs = torch.autograd.grad(found, wanted, error), torch.autograd.grad(expected, wanted, error.double())
+    for one, two in zip(ours, theirs, strict=True):
+        assert one.dtype == torch.float32
+        assert off(one, two) <= 10 * LIMITS[torch.float32]
+
+
 @pytest.mark.usefixtures("_tf32")
 @pytest.mark.parametrize(
     ("inputs", "outputs", "product", "gated"),

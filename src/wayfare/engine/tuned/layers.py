@@ -59,15 +59,27 @@ def linear(signal: Tensor, weight: Tensor, bias: Tensor | None, count: int) -> T
 
 
 def convolution(
-    signal: Tensor, weight: Tensor, bias: Tensor | None, form: Form, count: int, *, kernels: bool
+    signal: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    form: Form,
+    count: int,
+    *,
+    kernels: bool,
+    factor: Tensor | None = None,
 ) -> Tensor:
-    """A convolution, its bias and its ReLU. ``kernels``: Triton can compile for the device of the signal."""
+    """A convolution, its bias and its ReLU. Weights are multiplied by the factor (n, outputs), if any.
+
+    ``kernels``: Triton can compile for the device of the signal.
+    """
     kernels = kernels and signal.dtype in _KERNEL_TYPES
     images, channels = signal.permute(0, 2, 3, 1), signal.shape[1]
     if form.is_product:
         rows = images.reshape(count, -1, channels)
-        out = _product(rows, weight.flatten(2), bias, form, kernels=kernels)
+        out = _product(rows, weight.flatten(2), bias, form, kernels=kernels, factor=factor)
         return out.view(*images.shape[:3], -1).permute(0, 3, 1, 2)
+    if factor is not None:
+        weight = weight * factor.view(*factor.shape, 1, 1, 1)
     if kernels and form.is_depthwise(channels, weight.shape[1]):
         found: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]
             images.contiguous(), weight, bias, form, count
@@ -113,32 +125,62 @@ def _of_neighbourhoods(
     return out.view(*windows.shape[:3], -1).permute(0, 3, 1, 2)
 
 
-def _product(rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form, *, kernels: bool) -> Tensor:
-    found: Tensor = _Product.apply(rows, weight, bias, form, kernels)  # type: ignore[no-untyped-call]
+def _product(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form, *, kernels: bool, factor: Tensor | None = None
+) -> Tensor:
+    found: Tensor = _Product.apply(rows, weight, bias, factor, form, kernels)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Product(torch.autograd.Function):
-    """min(max(x W' + b, 0), limit) for rows (n, rows, inputs)."""
+    """min(max(x (f W)' + b, 0), limit) for rows (n, rows, inputs), with a factor f of every output or without."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form, kernels: bool) -> Tensor:
-        low = weight.to(rows.dtype)
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        factor: Tensor | None,
+        form: Form,
+        kernels: bool,
+    ) -> Tensor:
+        low = _folded(weight, factor, rows.dtype)
         out = _activated_product(rows, low, bias, form.limit, kernels=kernels)
         has_gate = form.limit >= 0 and not (form.gated and kernels)
-        ctx.save_for_backward(rows, low, out if has_gate else None)
+        ctx.save_for_backward(rows, low, out if has_gate else None, None if factor is None else weight, factor)
         ctx.limit, ctx.kernels = form.limit if has_gate else -1.0, kernels
         ctx.gate = form.gate if kernels else -1.0
         return out
 
     @staticmethod
-    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        rows, weight, out = ctx.saved_tensors
-        wants_rows, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    def backward(
+        ctx: Any, error: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, None, None]:
+        rows, weight, out, plain, factor = ctx.saved_tensors
+        wants_rows, wants_weight, wants_bias, wants_factor = ctx.needs_input_grad[:4]
         error, of_bias = _before_activation(error.contiguous(), out, ctx, summed=wants_bias)
         of_rows = _gradient_of_rows(error, weight, rows, ctx.gate) if wants_rows else None
-        of_weight = _sum_of_products(error, rows) if wants_weight else None
-        return of_rows, of_weight, of_bias, None, None
+        of_weight = _sum_of_products(error, rows) if wants_weight or wants_factor else None
+        of_factor = None
+        if of_weight is not None and factor is not None:
+            of_weight, of_factor = _gradients_of_folded(of_weight, plain, factor, kernels=ctx.kernels)
+        return of_rows, of_weight, of_bias, of_factor if wants_factor else None, None, None
+
+
+def _folded(weight: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Weights times their factors, rounded once."""
+    if factor is None:
+        return weight.to(dtype)
+    return torch.mul(weight, factor.unsqueeze(2), out=torch.empty_like(weight, dtype=dtype))
+
+
+def _gradients_of_folded(gradient: Tensor, weight: Tensor, factor: Tensor, *, kernels: bool) -> tuple[Tensor, Tensor]:
+    if kernels:
+        from wayfare.engine.tuned.folding import gradients_of_folded
+
+        return gradients_of_folded(gradient, weight, factor)
+    return gradient * factor.unsqueeze(2), (gradient * weight).sum(dim=2)
 
 
 def _activated_product(rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, *, kernels: bool) -> Tensor:

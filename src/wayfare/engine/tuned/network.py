@@ -262,8 +262,8 @@ def _linear(weights: LayerWeights, step: StackedStep, signal: Tensor) -> Tensor:
 
 
 def _convolution(weights: LayerWeights, form: Form, kernels: bool, step: StackedStep, signal: Tensor) -> Tensor:
-    weight, bias = weights.of(step)
-    return convolution(signal, weight, bias, form, step.count, kernels=kernels)
+    weight, bias, factor = weights.apart(step)
+    return convolution(signal, weight, bias, form, step.count, kernels=kernels, factor=factor)
 
 
 def _normalised(norm: Norm, step: StackedStep, signal: Tensor) -> Tensor:

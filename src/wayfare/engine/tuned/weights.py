@@ -72,6 +72,14 @@ class LayerWeights:
         entries = [self.weight, self.bias, *((self.norm.scale, self.norm.shift) if self.norm else ())]
         return self.adapter is not None or any(isinstance(entry, int) for entry in entries)
 
+    def apart(self, step: StackedStep) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """As `of`, but weights that devices train as they are come without their factor (n, outputs), which is last."""
+        if self.norm is None or self.adapter is not None or not isinstance(self.weight, int):
+            return *self.of(step), None
+        factor, shift = self.norm.of(step)
+        bias = shift if self.bias is None else _rows(self.bias, step) * factor + shift
+        return step.weights[self.weight], bias, factor
+
     def of(self, step: StackedStep) -> tuple[Tensor, Tensor | None]:
         """Weights (n, *shape) and biases (n, outputs), or with one row if all devices share them."""
         weight = _rows(self.weight, step)
