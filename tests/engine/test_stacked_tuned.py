@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wayfare.engine import Burst, Compute, LocalTraining, choice, evaluated_by, make_engine
 from wayfare.engine.base import Engine
-from wayfare.engine.traced.engine import StackedTraced
+from wayfare.engine.traced.engine import StackedTraced, with_layout_of_weights
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.stepping import StackedStep
 from wayfare.engine.tuned.evaluation import StackedForward, evaluation_module
@@ -113,6 +113,28 @@ def test_every_descent_and_loss_is_that_of_the_reference(descent: Descent) -> No
     assert float((found - expected).norm()) <= 1e-10 * float(expected.norm())
 
 
+class Strided(nn.Module):
+    """Asks for the size of images, as EfficientNet-Lite does before a convolution with a stride."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand, self.filter = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, stride=2, groups=8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        expanded = nn.functional.relu6(self.expand(images))
+        height, width = (size % 2 for size in expanded.shape[-2:])
+        found: Tensor = self.filter(nn.functional.pad(expanded, (0, 1 - width, 0, 1 - height)))
+        return found
+
+
+def test_questions_about_a_shape_do_not_keep_gradients_out_of_the_next_kernel() -> None:
+    images = torch.zeros(5, 3, 6, 6)
+    made = tuned_network(Strided(), (images[:3], images), signals=torch.float32, kernels=False)
+    expand, filtering = (operation.call.args[1] for operation in made.operations if operation.stacked)  # type: ignore[attr-defined]
+    assert expand.gated
+    assert filtering.gate == expand.limit == 6.0
+
+
 @with_kernels
 def test_kernels_give_the_gradients_of_pytorch() -> None:
     model = lite("norms", blocks=2)
@@ -133,6 +155,9 @@ def test_kernels_give_the_gradients_of_pytorch() -> None:
     limit = 1e-5 if WHERE.type == "cpu" else 1e-3
     for found, expected in zip(*gradients, strict=True):
         assert float((found - expected).norm()) <= limit * float(expected.norm())
+    laid_out = with_layout_of_weights(gradients[1])
+    assert [each.stride() for each in laid_out] == [each.stride() for each in weights]
+    assert all(torch.equal(one, two) for one, two in zip(laid_out, gradients[1], strict=True))
 
 
 @pytest.mark.parametrize("trained", MODES)

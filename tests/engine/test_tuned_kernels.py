@@ -97,6 +97,21 @@ def test_layers_of_all_devices_give_values_and_gradients_of_pytorch(
         assert float((one - two).norm()) <= 1e-5 * float(two.norm())
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_a_first_convolution_is_a_product_of_neighbourhoods(dilation: int) -> None:
+    form = replace(DENSE, dilation=(dilation, dilation), limit=6.0)
+    # 27 taps per channel of the result, which is no multiple of what matrix units read at once.
+    signal, *truth = example(3, 8, form, shared=False, side=7)
+    expected = by_pytorch(form, signal, *(each.requires_grad_() for each in truth))
+    error = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(WHERE)
+    mine = [each.detach().float().requires_grad_() for each in truth]
+    found = by_kernels(form, signal.float(), *mine)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    gradients = torch.autograd.grad(expected, truth, error)
+    for one, two in zip(torch.autograd.grad(found, mine, error.float()), gradients, strict=True):
+        assert float((one - two).norm()) <= 1e-5 * float(two.norm())
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_depthwise_layer_passes_gradients_through_the_relu_before_it(stride: int) -> None:
     gate = replace(PRODUCT, gated=True)

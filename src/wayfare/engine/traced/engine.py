@@ -176,7 +176,7 @@ class StackedTraced(Stack):
         if tracked:
             descend(
                 [leaves[index] for index in tracked],
-                gradients,
+                with_layout_of_weights(gradients) if self._where.type == "cuda" else gradients,
                 self._of(steering, tracked),
                 self._training,
                 step.shares,
@@ -201,6 +201,11 @@ class StackedTraced(Stack):
         apart = zip(*(unfolded(leaf, 0, count).unbind() for leaf in leaves), strict=True)
         pairs = zip(apart, parts, strict=True)
         return torch.stack([self._task.loss_on(tree_unflatten(own, form), part) for own, part in pairs]).sum()
+
+
+def with_layout_of_weights(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Contiguous gradients. If the strides of one differ from those of its weight, PyTorch updates them one by one."""
+    return [gradient.flatten().view(gradient.shape) for gradient in gradients]
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 import triton
 from torch import Tensor
 
 from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
-from wayfare.engine.tuned.depthwise_kernels import convolve, strided_inputs, weight_sums
+from wayfare.engine.tuned.depthwise_kernels import convolve, strided_inputs
 
 # Channels per program: a full line of memory in single precision.
 _CHANNELS = 32
 # Pairs of an image and a column per program, and rows of the result.
 _PAIRS, _STRIP, _EVEN_STRIP = 32, 5, 4
-# Positions whose products one program adds up.
-_SUMMED = 768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,34 +128,3 @@ def _convolve(
             **ROUNDING,
         )
     return out
-
-
-def depthwise_weights(error: Tensor, signal: Tensor, devices: int, window: Window) -> Tensor:
-    """The gradients (devices, taps, channels) of weights, from that of the result."""
-    pairs, channels = len(signal) // devices * window.out_width, signal.shape[3]
-    tiles = triton.cdiv(pairs, _PAIRS // window.kernel)
-    parts = triton.cdiv(pairs * window.out_height, _SUMMED)
-    blocks = triton.cdiv(tiles, parts)
-    sums = signal.new_empty(devices, parts, window.kernel**2, channels, dtype=torch.float32)
-    with on_device_of(signal):
-        weight_sums[(devices * parts, triton.cdiv(channels, _CHANNELS))](
-            error,
-            signal,
-            sums,
-            window.height,
-            window.width,
-            window.out_height,
-            window.out_width,
-            channels,
-            pairs,
-            parts,
-            blocks,
-            window.top,
-            window.left,
-            kernel=window.kernel,
-            stride=window.stride,
-            lanes=_PAIRS,
-            block=_CHANNELS,
-            **ROUNDING,
-        )
-    return sums.sum(dim=1)

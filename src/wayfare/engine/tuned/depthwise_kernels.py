@@ -9,7 +9,7 @@ from wayfare.engine.tuned.relu import activated
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _is_between(row: tl.tensor, height: tl.tensor) -> tl.tensor:
+def is_between(row: tl.tensor, height: tl.tensor) -> tl.tensor:
     """Whether a row is inside an image, as a block: the interpreter cannot combine a block and a single truth value."""
     block = row + tl.zeros((1, 1), dtype=tl.int32)
     return (block >= 0) & (block < height)
@@ -119,7 +119,7 @@ def convolve(
         for number in tl.static_range(kernel + 4 * stride):
             row = first * stride + number - top
             value = tl.load(
-                here + (row * width + tap_column) * channels, mask=found & _is_between(row, height), other=0.0
+                here + (row * width + tap_column) * channels, mask=found & is_between(row, height), other=0.0
             ).to(tl.float32)
             one = _added(one, value, tap1, tap2, tap3, tap4, tap5, number, kernel)
             two = _added(two, value, tap1, tap2, tap3, tap4, tap5, number - stride, kernel)
@@ -129,10 +129,10 @@ def convolve(
     place = (image * out_height * out_width + first * out_width + column)[:, None] * channels + channel
     mask, row = known & inside, out_width * channels
     _stored(out, gate, place, one, limit, mask, has_limit, has_gate)
-    mask2, mask3 = mask & _is_between(first + 1, out_height), mask & _is_between(first + 2, out_height)
+    mask2, mask3 = mask & is_between(first + 1, out_height), mask & is_between(first + 2, out_height)
     _stored(out, gate, place + row, two, limit, mask2, has_limit, has_gate)
     _stored(out, gate, place + 2 * row, three, limit, mask3, has_limit, has_gate)
-    mask4, mask5 = mask & _is_between(first + 3, out_height), mask & _is_between(first + 4, out_height)
+    mask4, mask5 = mask & is_between(first + 3, out_height), mask & is_between(first + 4, out_height)
     _stored(out, gate, place + 3 * row, four, limit, mask4, has_limit, has_gate)
     _stored(out, gate, place + 4 * row, five, limit, mask5, has_limit, has_gate)
 
@@ -190,7 +190,7 @@ def strided_inputs(
         for number in tl.static_range((kernel - 1 - top) // 2 + (3 + top) // 2 + 1):
             value = tl.load(
                 here + (number - (kernel - 1 - top) // 2) * width * channels,
-                mask=found & _is_between(strip * 2 + number - (kernel - 1 - top) // 2, height),
+                mask=found & is_between(strip * 2 + number - (kernel - 1 - top) // 2, height),
                 other=0.0,
             ).to(tl.float32)
             # The tap of the first row is the first number; that of each next row is one further.
@@ -207,105 +207,7 @@ def strided_inputs(
     place = ((image * out_height + strip * 4) * out_width + column)[:, None] * channels + channel
     row = out_width * channels
     _stored(out, gate, place, one, limit, known, False, has_gate)
-    mask2, mask3 = known & _is_between(strip * 4 + 1, out_height), known & _is_between(strip * 4 + 2, out_height)
+    mask2, mask3 = known & is_between(strip * 4 + 1, out_height), known & is_between(strip * 4 + 2, out_height)
     _stored(out, gate, place + row, two, limit, mask2, False, has_gate)
     _stored(out, gate, place + 2 * row, three, limit, mask3, False, has_gate)
-    _stored(out, gate, place + 3 * row, four, limit, known & _is_between(strip * 4 + 3, out_height), False, has_gate)
-
-
-@triton.jit(do_not_specialize=[*_SIZES, "parts", "top"])  # type: ignore[untyped-decorator]
-def weight_sums(
-    error: tl.tensor,
-    source: tl.tensor,
-    sums: tl.tensor,
-    height: tl.tensor,
-    width: tl.tensor,
-    out_height: tl.tensor,
-    out_width: tl.tensor,
-    channels: tl.tensor,
-    pairs: tl.tensor,
-    parts: tl.tensor,
-    blocks: tl.tensor,
-    top: tl.tensor,
-    left: tl.tensor,
-    kernel: tl.constexpr,
-    stride: tl.constexpr,
-    lanes: tl.constexpr,
-    block: tl.constexpr,
-) -> None:
-    """All taps, for some pairs of an image and a column. A lane is a pair and one of the columns of the kernel."""
-    device, part = tl.program_id(0) // parts, tl.program_id(0) % parts
-    channel = (tl.program_id(1) * block + tl.arange(0, block))[None, :]
-    inside = channel < channels
-    lane = tl.arange(0, lanes)
-    tap_column, near = lane % kernel, lane // kernel
-    one = tl.zeros((lanes, block), dtype=tl.float32)
-    two, three, four, five = one, one, one, one
-    for number in range(blocks):
-        pair = (part * blocks + number) * (lanes // kernel) + near
-        known = ((near < lanes // kernel) & (pair < pairs))[:, None] & inside
-        image, column = device.to(tl.int64) * (pairs // out_width) + pair // out_width, pair % out_width
-        from_column = column * stride + tap_column - left
-        found = known & ((from_column >= 0) & (from_column < width))[:, None]
-        here = error + (image * out_height * out_width + column)[:, None] * channels + channel
-        there = source + (image * height * width + from_column)[:, None] * channels + channel
-        if stride == 1:
-            # Every value is read once: the last rows of the gradient stay in registers.
-            late = _row_of(here, top - 1, out_height, out_width, channels, known)
-            later = _row_of(here, top - 2, out_height, out_width, channels, known)
-            latest, last = late, late
-            if kernel > 3:
-                latest = _row_of(here, top - 3, out_height, out_width, channels, known)
-                last = _row_of(here, top - 4, out_height, out_width, channels, known)
-            for row in range(0, height, 5):
-                # Ten reads at once, which do not wait for each other.
-                passed1 = _row_of(here, row + top, out_height, out_width, channels, known)
-                passed2 = _row_of(here, row + top + 1, out_height, out_width, channels, known)
-                passed3 = _row_of(here, row + top + 2, out_height, out_width, channels, known)
-                passed4 = _row_of(here, row + top + 3, out_height, out_width, channels, known)
-                passed5 = _row_of(here, row + top + 4, out_height, out_width, channels, known)
-                value1 = _row_of(there, row, height, width, channels, found)
-                value2 = _row_of(there, row + 1, height, width, channels, found)
-                value3 = _row_of(there, row + 2, height, width, channels, found)
-                value4 = _row_of(there, row + 3, height, width, channels, found)
-                value5 = _row_of(there, row + 4, height, width, channels, found)
-                one += value1 * passed1 + value2 * passed2 + value3 * passed3 + value4 * passed4 + value5 * passed5
-                two += value1 * late + value2 * passed1 + value3 * passed2 + value4 * passed3 + value5 * passed4
-                three += value1 * later + value2 * late + value3 * passed1 + value4 * passed2 + value5 * passed3
-                if kernel > 3:
-                    four += value1 * latest + value2 * later + value3 * late + value4 * passed1 + value5 * passed2
-                    five += value1 * last + value2 * latest + value3 * later + value4 * late + value5 * passed1
-                    last, latest = passed2, passed3
-                later, late = passed4, passed5
-        else:
-            for row in range(out_height):
-                passed = _row_of(here, row, out_height, out_width, channels, known)
-                above = row * stride - top
-                one += passed * _row_of(there, above, height, width, channels, found)
-                two += passed * _row_of(there, above + 1, height, width, channels, found)
-                three += passed * _row_of(there, above + 2, height, width, channels, found)
-                if kernel > 3:
-                    four += passed * _row_of(there, above + 3, height, width, channels, found)
-                    five += passed * _row_of(there, above + 4, height, width, channels, found)
-    channel = tl.program_id(1) * block + tl.arange(0, block)
-    for tap in tl.static_range(kernel):
-        mine = (tap_column == tap)[:, None] & (near < lanes // kernel)[:, None]
-        place = sums + (tl.program_id(0).to(tl.int64) * kernel * kernel + tap) * channels + channel
-        _summed(place, one, mine, channel < channels)
-        _summed(place + kernel * channels, two, mine, channel < channels)
-        _summed(place + 2 * kernel * channels, three, mine, channel < channels)
-        if kernel > 3:
-            _summed(place + 3 * kernel * channels, four, mine, channel < channels)
-            _summed(place + 4 * kernel * channels, five, mine, channel < channels)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _summed(place: tl.tensor, total: tl.tensor, mine: tl.tensor, inside: tl.tensor) -> None:
-    tl.store(place, tl.sum(tl.where(mine, total, 0.0), axis=0), mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _row_of(
-    there: tl.tensor, row: tl.tensor, height: tl.tensor, width: tl.tensor, channels: tl.tensor, found: tl.tensor
-) -> tl.tensor:
-    return tl.load(there + row * width * channels, mask=found & _is_between(row, height), other=0.0).to(tl.float32)
+    _stored(out, gate, place + 3 * row, four, limit, known & is_between(strip * 4 + 3, out_height), False, has_gate)

@@ -15,6 +15,8 @@ from torch.nn import functional
 
 # Types that the kernels know.
 _KERNEL_TYPES = torch.float32, torch.bfloat16
+# Matrix units read this many entries of a row at once, if rows have a multiple of it.
+_UNIT = 8
 # Rows whose products are added up at a time.
 _SUMMED_ROWS = 3200
 
@@ -23,8 +25,8 @@ _SUMMED_ROWS = 3200
 class Form:
     """A convolution and the ReLU after it, cut off at a limit: infinity for ReLU, negative for none.
 
-    The kernels of a depthwise convolution also pass gradients through the ReLU before it, whose limit is ``gate``, and
-    then the layer before it is ``gated``.
+    Kernels of products and depthwise convolutions also pass gradients through the ReLU before them, whose limit is
+    ``gate``, and then the layer before them is ``gated``.
     """
 
     kernel: tuple[int, int]
@@ -46,22 +48,38 @@ class Form:
         return known and self.groups == channels == outputs
 
 
+# A linear layer: the product of a convolution with one pixel.
+_LINEAR = Form(kernel=(1, 1), stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1)
+
+
 def linear(signal: Tensor, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
     """x W' + b along the last axis of signals (n x batch, ..., inputs)."""
     rows = signal.reshape(count, -1, signal.shape[-1])
-    return _product(rows, weight, bias, None, kernels=False).view(*signal.shape[:-1], -1)
+    return _product(rows, weight, bias, _LINEAR, kernels=False).view(*signal.shape[:-1], -1)
 
 
 def convolution(
-    signal: Tensor, weight: Tensor, bias: Tensor | None, form: Form, count: int, *, kernels: bool
+    signal: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    form: Form,
+    count: int,
+    *,
+    kernels: bool,
+    factor: Tensor | None = None,
 ) -> Tensor:
-    """A convolution, its bias and its ReLU. ``kernels``: Triton can compile for the device of the signal."""
+    """A convolution, its bias and its ReLU. Weights are multiplied by the factor (n, outputs), if any.
+
+    ``kernels``: Triton can compile for the device of the signal.
+    """
     kernels = kernels and signal.dtype in _KERNEL_TYPES
     images, channels = signal.permute(0, 2, 3, 1), signal.shape[1]
     if form.is_product:
         rows = images.reshape(count, -1, channels)
-        out = _product(rows, weight.flatten(2), bias, form, kernels=kernels)
+        out = _product(rows, weight.flatten(2), bias, form, kernels=kernels, factor=factor)
         return out.view(*images.shape[:3], -1).permute(0, 3, 1, 2)
+    if factor is not None:
+        weight = weight * factor.view(*factor.shape, 1, 1, 1)
     if kernels and form.is_depthwise(channels, weight.shape[1]):
         found: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]
             images.contiguous(), weight, bias, form, count
@@ -96,46 +114,101 @@ def _of_neighbourhoods(
     windows = padded.permute(0, 2, 3, 1)
     for axis, (kernel, stride, apart) in enumerate(zip(form.kernel, form.stride, form.dilation, strict=True)):
         windows = windows.unfold(axis + 1, (kernel - 1) * apart + 1, stride)[..., ::apart]
-    # (images, rows, columns, channels, kernel rows, kernel columns), as weights are.
-    rows = windows.flatten(3).reshape(count, -1, weight[0, 0].numel())
-    out = _product(rows, weight.flatten(2), bias, form, kernels=kernels)
+    # (images, rows, columns, kernel rows, kernel columns, channels): the last two are adjacent in memory.
+    windows, taps = windows.permute(0, 1, 2, 4, 5, 3), weight.permute(0, 1, 3, 4, 2).flatten(2)
+    used = taps.shape[2]
+    unused = -used % _UNIT if kernels else 0
+    rows = padded.new_zeros(*windows.shape[:3], used + unused)
+    rows[..., :used].unflatten(-1, windows.shape[3:]).copy_(windows)
+    rows = rows.view(count, -1, used + unused)
+    out = _product(rows, functional.pad(taps, (0, unused)), bias, form, kernels=kernels)
     return out.view(*windows.shape[:3], -1).permute(0, 3, 1, 2)
 
 
-def _product(rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form | None, *, kernels: bool) -> Tensor:
-    limit, gated = (-1.0, False) if form is None else (form.limit, form.gated and kernels)
-    found: Tensor = _Product.apply(rows, weight, bias, limit, gated, kernels)  # type: ignore[no-untyped-call]
+def _product(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form, *, kernels: bool, factor: Tensor | None = None
+) -> Tensor:
+    found: Tensor = _Product.apply(rows, weight, bias, factor, form, kernels)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Product(torch.autograd.Function):
-    """min(max(x W' + b, 0), limit) for rows (n, rows, inputs)."""
+    """min(max(x (f W)' + b, 0), limit) for rows (n, rows, inputs), with a factor f of every output or without."""
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, gated: bool, kernels: bool
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        factor: Tensor | None,
+        form: Form,
+        kernels: bool,
     ) -> Tensor:
-        low = weight.to(rows.dtype)
-        out = torch.matmul(rows, low[0].T) if len(low) == 1 else torch.bmm(rows, low.transpose(1, 2))
-        if bias is not None or limit >= 0:
-            _activate_(out, bias, limit, kernels=kernels)
-        has_gate = limit >= 0 and not gated
-        ctx.save_for_backward(rows, low, out if has_gate else None)
-        ctx.limit, ctx.kernels = limit if has_gate else -1.0, kernels
+        low = _folded(weight, factor, rows.dtype)
+        out = _activated_product(rows, low, bias, form.limit, kernels=kernels)
+        has_gate = form.limit >= 0 and not (form.gated and kernels)
+        ctx.save_for_backward(rows, low, out if has_gate else None, None if factor is None else weight, factor)
+        ctx.limit, ctx.kernels = form.limit if has_gate else -1.0, kernels
+        ctx.gate = form.gate if kernels else -1.0
         return out
 
     @staticmethod
-    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
-        rows, weight, out = ctx.saved_tensors
-        wants_rows, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    def backward(
+        ctx: Any, error: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, None, None]:
+        rows, weight, out, plain, factor = ctx.saved_tensors
+        wants_rows, wants_weight, wants_bias, wants_factor = ctx.needs_input_grad[:4]
         error, of_bias = _before_activation(error.contiguous(), out, ctx, summed=wants_bias)
-        of_rows = of_weight = None
-        if wants_rows:
-            shared = len(weight) == 1
-            of_rows = torch.matmul(error, weight[0]) if shared else torch.bmm(error, weight)
-        if wants_weight:
-            of_weight = _sum_of_products(error, rows)
-        return of_rows, of_weight, of_bias, None, None, None
+        of_rows = _gradient_of_rows(error, weight, rows, ctx.gate) if wants_rows else None
+        of_weight = _sum_of_products(error, rows) if wants_weight or wants_factor else None
+        of_factor = None
+        if of_weight is not None and factor is not None:
+            of_weight, of_factor = _gradients_of_folded(of_weight, plain, factor, kernels=ctx.kernels)
+        return of_rows, of_weight, of_bias, of_factor if wants_factor else None, None, None
+
+
+def _folded(weight: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Weights times their factors, rounded once."""
+    if factor is None:
+        return weight.to(dtype)
+    return torch.mul(weight, factor.unsqueeze(2), out=torch.empty_like(weight, dtype=dtype))
+
+
+def _gradients_of_folded(gradient: Tensor, weight: Tensor, factor: Tensor, *, kernels: bool) -> tuple[Tensor, Tensor]:
+    if kernels:
+        from wayfare.engine.tuned.folding import gradients_of_folded
+
+        return gradients_of_folded(gradient, weight, factor)
+    return gradient * factor.unsqueeze(2), (gradient * weight).sum(dim=2)
+
+
+def _activated_product(rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, *, kernels: bool) -> Tensor:
+    if kernels and (bias is not None or limit >= 0):
+        from wayfare.engine.tuned.products import activated_product, pays
+
+        if pays(rows, weight.shape[1]):
+            return activated_product(rows, weight, None if bias is None else bias.float().contiguous(), limit)
+    out = torch.matmul(rows, weight[0].T) if len(weight) == 1 else torch.bmm(rows, weight.transpose(1, 2))
+    if bias is not None or limit >= 0:
+        _activate_(out, bias, limit, kernels=kernels)
+    return out
+
+
+def _gradient_of_rows(error: Tensor, weight: Tensor, rows: Tensor, gate: float) -> Tensor:
+    """e W; before the ReLU that made the rows, if it has a limit."""
+    if gate >= 0:
+        from wayfare.engine.tuned.depthwise import Gate
+        from wayfare.engine.tuned.products import pays, product_inputs
+
+        if pays(error, weight.shape[2], gated=True):
+            return product_inputs(error, weight, Gate(rows, gate))
+    found = torch.matmul(error, weight[0]) if len(weight) == 1 else torch.bmm(error, weight)
+    if gate >= 0:
+        from wayfare.engine.tuned.relu import before_activation
+
+        found, _ = before_activation(found, rows, gate, summed=False)
+    return found
 
 
 def _sum_of_products(error: Tensor, rows: Tensor) -> Tensor:
@@ -170,26 +243,31 @@ class _Depthwise(torch.autograd.Function):
         )
         taps = weight.flatten(2).transpose(1, 2).float().contiguous()
         out = depthwise(images, taps, None if bias is None else bias.float().contiguous(), window, form.limit)
-        ctx.save_for_backward(images, taps, out if form.limit >= 0 else None)
-        ctx.window, ctx.limit, ctx.count, ctx.kernels, ctx.shape = window, form.limit, count, True, weight.shape
-        ctx.gate = form.gate
+        has_gate = form.limit >= 0 and not form.gated
+        ctx.save_for_backward(images, taps, out if has_gate else None)
+        ctx.limit, ctx.gate = form.limit if has_gate else -1.0, form.gate
+        ctx.window, ctx.count, ctx.kernels, ctx.shape = window, count, True, weight.shape
         return out
 
     @staticmethod
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        from wayfare.engine.tuned.depthwise import Gate, depthwise_inputs, depthwise_weights
+        from wayfare.engine.tuned.depthwise import Gate, depthwise_inputs
+        from wayfare.engine.tuned.depthwise_sums import depthwise_weights
 
         images, taps, out = ctx.saved_tensors
         wants_images, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         rows = error.contiguous().view(ctx.count, -1, error.shape[3])
         after = None if out is None else out.view(rows.shape)
-        rows, of_bias = _before_activation(rows, after, ctx, summed=wants_bias)
+        # The kernel of the weights also adds up the gradient of the bias.
+        rows, of_bias = _before_activation(rows, after, ctx, summed=wants_bias and not wants_weight)
         error = rows.view(error.shape)
         gate = Gate(images, ctx.gate) if ctx.gate >= 0 else None
         of_images = depthwise_inputs(error, taps, ctx.window, gate) if wants_images else None
         of_weight = None
         if wants_weight:
-            of_weight = depthwise_weights(error, images, ctx.count, ctx.window).transpose(1, 2).view(ctx.shape)
+            of_taps, of_shift = depthwise_weights(error, images, ctx.count, ctx.window)
+            of_weight = of_taps.transpose(1, 2).reshape(ctx.shape)
+            of_bias = of_shift if wants_bias else None
         return of_images, of_weight, of_bias, None, None
 
 

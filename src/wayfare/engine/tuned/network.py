@@ -63,7 +63,7 @@ class _Builder:
     kernels: bool
     operations: list[Operation] = field(default_factory=list)
     slots: dict[fx.Node, Slot] = field(default_factory=dict)
-    # The limits of ReLUs through which the depthwise convolution after them passes gradients.
+    # The limits of ReLUs through which the convolution after them passes gradients.
     gates: dict[fx.Node, float] = field(default_factory=dict)
     # Nodes that are part of another operation.
     absorbed: set[fx.Node] = field(default_factory=set)
@@ -144,7 +144,7 @@ class _Builder:
         limit = -1.0 if user is None else _limit(user)
         if user is not None and limit >= 0:
             last = user
-        gated = limit >= 0 and self._feeds_depthwise(last)
+        gated = limit >= 0 and self._feeds_kernel(last)
         if gated:
             self.gates[last] = limit
         form = replace(form, limit=limit, gate=self.gates.get(source, -1.0), gated=gated)
@@ -169,15 +169,16 @@ class _Builder:
         )
         return form, source
 
-    def _feeds_depthwise(self, node: fx.Node) -> bool:
-        """Whether only a depthwise convolution uses a result."""
+    def _feeds_kernel(self, node: fx.Node) -> bool:
+        """Whether only a product or a depthwise convolution uses a result."""
         user = _only_user(node)
         if user is not None and user.target is functional.pad and self._is_border(user):
             user = _only_user(user)
         if user is None or user.target is not functional.conv2d:
             return False
         channels, outputs = (probes_of(each)[0].shape[1] for each in (node, user))
-        return self._form(user)[0].is_depthwise(channels, outputs)
+        form = self._form(user)[0]
+        return form.is_product or form.is_depthwise(channels, outputs)
 
     def _finish(self, first: fx.Node, last: fx.Node, operation: Operation) -> None:
         """Note an operation that stands for a chain of nodes."""
@@ -186,7 +187,9 @@ class _Builder:
         slot, node = self._append(operation), first
         self.slots[node] = slot
         while node is not last:
-            (node,) = node.users
+            user = _only_user(node)
+            assert user is not None
+            node = user
             self.slots[node] = slot
             self.absorbed.add(node)
 
@@ -249,8 +252,8 @@ class _Builder:
 
 
 def _cast(signals: torch.dtype, inputs: Tensor) -> Tensor:
-    cast = inputs.to(signals)
-    return cast.contiguous(memory_format=torch.channels_last) if cast.dim() == 4 else cast
+    """In one pass, with channels last."""
+    return inputs.to(signals, memory_format=torch.channels_last if inputs.dim() == 4 else torch.preserve_format)
 
 
 def _linear(weights: LayerWeights, step: StackedStep, signal: Tensor) -> Tensor:
@@ -259,8 +262,8 @@ def _linear(weights: LayerWeights, step: StackedStep, signal: Tensor) -> Tensor:
 
 
 def _convolution(weights: LayerWeights, form: Form, kernels: bool, step: StackedStep, signal: Tensor) -> Tensor:
-    weight, bias = weights.of(step)
-    return convolution(signal, weight, bias, form, step.count, kernels=kernels)
+    weight, bias, factor = weights.apart(step)
+    return convolution(signal, weight, bias, form, step.count, kernels=kernels, factor=factor)
 
 
 def _normalised(norm: Norm, step: StackedStep, signal: Tensor) -> Tensor:
@@ -272,7 +275,15 @@ def _normalised(norm: Norm, step: StackedStep, signal: Tensor) -> Tensor:
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+    """The node that uses a result, if it is one alone. Questions about a shape do not count."""
+    users = [user for user in node.users if not _only_asks(user)]
+    return users[0] if len(users) == 1 else None
+
+
+def _only_asks(node: fx.Node) -> bool:
+    """Whether a node answered a question about a shape, and no tensor depends on it."""
+    asks = node.op != "output" and not tensors_of(probes_of(node)[0])
+    return asks and all(map(_only_asks, node.users))
 
 
 def _limit(node: fx.Node) -> float:
