@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -53,6 +54,7 @@ def traced(network: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[nn.Module
     """
     root = _Root(network)
     try:
+        # The generators belong to one thread at a time, so no two threads trace at once.
         with seeded_generators(inputs[0].device) as set_seed, torch.no_grad():
             set_seed(0)
             return root, _Tracer(root, inputs).trace(root)
@@ -90,13 +92,25 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, root: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
         super().__init__()
-        self._inputs = inputs
+        self._inputs, self._thread = inputs, threading.get_ident()
         # While a network is traced, its own layers return traced values.
         self._copy = copy.deepcopy(root)
         for layer in self._copy.modules():
             if isinstance(layer, nn.RNNBase):
                 # On a GPU, PyTorch warns of weights that are not in one piece, as after a copy.
                 layer.flatten_parameters()
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        # Tracing replaces the calls of all modules of the process, and runs in other threads call theirs meanwhile.
+        return super().call_module(m, forward, args, kwargs) if self._is_here() else forward(*args, **kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        return super().getattr(attr, attr_val, parameter_proxy_cache) if self._is_here() else attr_val
+
+    def _is_here(self) -> bool:
+        return threading.get_ident() == self._thread
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, LEAVES)
