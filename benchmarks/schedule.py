@@ -1,6 +1,6 @@
 """A model of the schedule of a run on a GPU: how long a round takes, and how long the GPU is idle. Needs no GPU.
 
-    python benchmarks/schedule.py [--speed 40] [--rounds 2000] [--host-ms 2.5] [--gpu-ms 0.8] [--evaluation-ms 33]
+    python benchmarks/schedule.py [--speed 40] [--rounds 2000] [--host-ms 2.5] [--gpu-ms 0.4] [--evaluation-ms 33]
                                   [--little-ms 2] [--in-order]
 
 The trainer and the contacts are those of `benchmarks/full_run.py`; steps, contacts and evaluations only take the times
@@ -35,7 +35,7 @@ TURNS = 8
 # Later contacts that the host looks at.
 LOOKED_AT = 32
 # Milliseconds of the host to launch a group and a burst of it.
-LAUNCH_MS, BURST_MS = 0.25, 0.045
+LAUNCH_MS, BURST_MS = 0.5, 0.075
 
 
 @dataclass
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=40.0, help="metres per second")
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--host-ms", type=float, default=2.5, help="of a contact, without waits for the GPU")
-    parser.add_argument("--gpu-ms", type=float, default=0.8, help="of a contact")
+    parser.add_argument("--gpu-ms", type=float, default=0.4, help="of a contact")
     parser.add_argument("--evaluation-ms", type=float, default=33.0)
     parser.add_argument("--little-ms", type=float, default=2.0, help="of work left at which the GPU gets more steps")
     parser.add_argument("--in-order", action="store_true", help="handle contacts in their rounds only")
