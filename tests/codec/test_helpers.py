@@ -73,14 +73,15 @@ def test_helpers_find_the_same_profiles_and_the_host_does_what_they_cannot(
     assert [arrays(helpers.begun(each, 3)()) for each in sights] == expected
 
 
-@pytest.mark.parametrize(("profiles", "starts"), [(3, 0), (5_000, 1)])
+@pytest.mark.parametrize(("profiles", "starts"), [([3], 0), ([5_000], 1), ([200, 200], 1)])
 def test_only_runs_that_need_many_profiles_start_helpers(
-    profiles: int, starts: int, monkeypatch: pytest.MonkeyPatch
+    profiles: list[int], starts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, started = helpers._Pool(), list[int]()
     monkeypatch.setattr(helpers, "_pool", own)
     monkeypatch.setattr(helpers._Pool, "start", lambda _, count: started.append(count))
-    helpers.expect(profiles)
+    for in_run in profiles:
+        helpers.expect(in_run)
     assert len(started) == starts
     # Without one the host computes everything.
     assert own.taken() is None

@@ -35,7 +35,7 @@ from wayfare.waiting import Arriving
 
 # As many as contacts that are under way at a time.
 _MOST = 8
-# Runs with fewer profiles would end before the helpers are ready.
+# Runs that need fewer profiles together would end before the helpers are ready.
 _MANY_PROFILES = 256
 # Room for the numbers of one update.
 _BYTES = 4 << 20
@@ -58,6 +58,7 @@ class _Pool:
     # Those that still have to send something for which nobody waits: that they are ready, or an unused profile.
     owing: list[_Helper] = field(default_factory=list)
     free: list[_Helper] = field(default_factory=list)
+    expected: int = 0  # profiles of all runs so far
     process: subprocess.Popen[bytes] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -69,7 +70,8 @@ class _Pool:
 
     def expect(self, profiles: int) -> None:
         with self.lock:
-            if self.process is None and profiles >= _MANY_PROFILES and hasattr(os, "memfd_create"):
+            self.expected += profiles
+            if self.process is None and self.expected >= _MANY_PROFILES and hasattr(os, "memfd_create"):
                 self.start(min(_MOST, len(os.sched_getaffinity(0)) - 1))
 
     def welcome(self) -> None:
