@@ -205,6 +205,7 @@ class StackedTraced(Stack):
 
 def with_layout_of_weights(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Contiguous gradients. If the strides of one differ from those of its weight, PyTorch updates them one by one."""
+    # `contiguous` would keep any strides of axes of length 1.
     return [gradient.flatten().view(gradient.shape) for gradient in gradients]
 
 
