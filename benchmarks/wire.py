@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from wayfare.codec import bits_per_entry
-from wayfare.codec.values import VALUE_BITS
+from wayfare.codec.steps import VALUE_BITS
 from wayfare.codec.wire import Layout, decode, encode
 from wayfare.sparsify import top_k
 

@@ -12,7 +12,7 @@ import typer
 
 from wayfare.cli.app import app
 from wayfare.codec.indices import IndexKind
-from wayfare.codec.values import ValueBits
+from wayfare.codec.steps import ValueBits
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])

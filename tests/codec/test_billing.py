@@ -17,7 +17,8 @@ from wayfare.codec import entropy
 from wayfare.codec.entropy import coded_bytes, encode_symbols
 from wayfare.codec.fitting import piece_entries
 from wayfare.codec.pieces import Piece, split
-from wayfare.codec.values import VALUE_BITS, ValueBits, value_width
+from wayfare.codec.steps import VALUE_BITS, ValueBits
+from wayfare.codec.values import value_width
 from wayfare.codec.wire import Layout, encode
 from wayfare.device import DeviceState, Meeting, Offer, Terms, Transmission
 from wayfare.methods import Method, Upload, make_method

@@ -8,7 +8,7 @@ import torch
 from tests.engine.kernels import WHERE, with_kernels
 
 from wayfare.codec import length
-from wayfare.codec.values import ValueBits
+from wayfare.codec.steps import ValueBits
 from wayfare.sparsify import Sparse, top_k, with_tail
 
 pytestmark = with_kernels

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -12,8 +14,9 @@ import torch
 from wayfare.codec import helpers
 from wayfare.codec.widths import profile
 from wayfare.control.rate_distortion import Profile
+from wayfare.control.spectrum import Sight
 from wayfare.sparsify import spectrum as module
-from wayfare.sparsify.spectrum import Sight, norm_and_spectrum
+from wayfare.sparsify.spectrum import norm_and_spectrum
 
 
 def sight(seed: int, monkeypatch: pytest.MonkeyPatch) -> Sight:
@@ -85,3 +88,9 @@ def test_only_runs_that_need_many_profiles_start_helpers(
     assert len(started) == starts
     # Without one the host computes everything.
     assert own.taken() is None
+
+
+def test_helpers_start_without_torch() -> None:
+    # Until they are ready, the host of a run computes all profiles. PyTorch takes seconds to import.
+    code = "import sys; import wayfare.codec.helpers; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from wayfare.codec import length
 from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
+from wayfare.codec.header import HEADER_BYTES
 from wayfare.codec.indices import IndexKind
 from wayfare.codec.length import measure
-from wayfare.codec.values import VALUE_BITS, ValueBits, encode_values
+from wayfare.codec.steps import VALUE_BITS, ValueBits
+from wayfare.codec.values import encode_values
 from wayfare.codec.widths import profile
-from wayfare.codec.wire import HEADER_BYTES, Layout, encode
+from wayfare.codec.wire import Layout, encode
 from wayfare.engine import Compute
 from wayfare.sparsify import Sparse, top_k, with_tail
 from wayfare.sparsify.spectrum import spectrum

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.pieces import decode_pieces, encode_pieces, split
-from wayfare.codec.values import VALUE_BITS, ValueBits
+from wayfare.codec.steps import VALUE_BITS, ValueBits
 from wayfare.codec.wire import Layout
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
 

@@ -20,7 +20,8 @@ from wayfare.codec.errors import WireError
 from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
 from wayfare.codec.length import Measured
 from wayfare.codec.pieces import _octaves, split
-from wayfare.codec.values import ValueBits, decode_values, encode_values
+from wayfare.codec.steps import ValueBits
+from wayfare.codec.values import decode_values, encode_values
 from wayfare.codec.widths import profile
 from wayfare.codec.wire import Layout, decode, encode
 from wayfare.sparsify import Sparse, top_k, with_tail

@@ -13,6 +13,7 @@ import torch
 from wayfare.codec.deflate import huffman_coded
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
+from wayfare.codec.header import HEADER_BYTES
 from wayfare.codec.indices import (
     BASE,
     IndexKind,
@@ -22,8 +23,9 @@ from wayfare.codec.indices import (
     max_symbols,
     symbol_count,
 )
-from wayfare.codec.values import BLOCK, decode_values, encode_values, value_width
-from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode, message_bytes, span_of
+from wayfare.codec.steps import BLOCK
+from wayfare.codec.values import decode_values, encode_values, value_width
+from wayfare.codec.wire import Layout, decode, encode, message_bytes, span_of
 from wayfare.sparsify import Sparse
 
 HEADER = struct.Struct("<2sBBB8sIIIIIIII")

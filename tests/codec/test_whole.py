@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.length import measure
-from wayfare.codec.values import WHOLE
+from wayfare.codec.steps import WHOLE
 from wayfare.codec.whole import MAX_WHOLE, decode_whole, encode_whole, whole_bytes
 from wayfare.codec.wire import Layout, decode, encode
 from wayfare.sparsify import Sparse

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from wayfare.codec import widths as module
-from wayfare.codec.values import ValueBits, lower_scale, middles_of, quantise, steps_of
+from wayfare.codec.steps import ValueBits, lower_scale, middles_of, steps_of
+from wayfare.codec.values import quantise
 from wayfare.codec.widths import profile
 from wayfare.control.rate_distortion import index_bits
-from wayfare.sparsify.spectrum import Spectrum, spectrum
+from wayfare.control.spectrum import Spectrum
+from wayfare.sparsify.spectrum import spectrum
 
 
 def seen(entries: int, scale: float = 1.0) -> Spectrum:

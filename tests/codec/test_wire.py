@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wayfare.codec.errors import WireError
+from wayfare.codec.header import HEADER_BYTES
 from wayfare.codec.indices import IndexKind, decode_indices, encode_indices, symbol_count
-from wayfare.codec.values import VALUE_BITS, ValueBits, encode_values
-from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode, encode_exactly
+from wayfare.codec.steps import VALUE_BITS, ValueBits
+from wayfare.codec.values import encode_values
+from wayfare.codec.wire import Layout, decode, encode, encode_exactly
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
 
 LAYOUT = Layout.of("test", [(40, 20), (200,)], statistics=6)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.field.parts import LAYOUT, noise
-from wayfare.codec.wire import HEADER_BYTES
+from wayfare.codec.header import HEADER_BYTES
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.messages import CHUNK_HEADER_BYTES, Chunk
 from wayfare.sparsify import top_k

@@ -10,7 +10,7 @@ import torch
 
 from tests.field.parts import LINK
 from wayfare.codec.pieces import Piece
-from wayfare.codec.values import VALUE_BITS, ValueBits
+from wayfare.codec.steps import VALUE_BITS, ValueBits
 from wayfare.codec.wire import Layout, encode
 from wayfare.device import Meeting, Terms, coded_pieces, contact, payload
 from wayfare.field.runtime.messages import Chunk, joined, split_coded, unpack

@@ -13,7 +13,8 @@ from torch import Tensor
 
 import wayfare
 from wayfare.codec import make_link
-from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode
+from wayfare.codec.header import HEADER_BYTES
+from wayfare.codec.wire import Layout, decode, encode
 from wayfare.device import Checks, Meeting, Terms, Transmission, begin_device, contact, terms_of
 from wayfare.methods import Compressor, make_method
 from wayfare.methods.published.qsgd import Qsgd

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Floats
+from wayfare.control.spectrum import SEGMENTS, Segments, distinct, log_spaced
 from wayfare.sparsify import spectrum as module
-from wayfare.sparsify.spectrum import Segments, log_spaced, norm_and_spectrum, spectrum, squared_norm
+from wayfare.sparsify.spectrum import norm_and_spectrum, spectrum, squared_norm
 
 KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen", "one segment")
 
@@ -28,7 +29,7 @@ def update(kind: str, entries: int) -> Tensor:
             values = np.ones(entries)
         case "unseen" | "one segment":
             # Nothing lies where a sample looks, so that tails are far longer than it lets expect.
-            length = max(entries // module.SEGMENTS, 1)
+            length = max(entries // SEGMENTS, 1)
             stride = max(entries // module._SAMPLE, 1) | 1
             values[np.arange(entries) % length % stride == 0] = 0.0
             if kind == "one segment":
@@ -185,5 +186,5 @@ def test_a_curve_has_64_points_equally_far_apart_in_the_logarithm() -> None:
 
 
 def test_each_of_rising_numbers_is_there_once() -> None:
-    assert module.distinct(np.array([1.0, 1.0, 2.0, 3.0, 3.0, 3.0])).tolist() == [1.0, 2.0, 3.0]
-    assert module.distinct(np.array([5])).tolist() == [5]
+    assert distinct(np.array([1.0, 1.0, 2.0, 3.0, 3.0, 3.0])).tolist() == [1.0, 2.0, 3.0]
+    assert distinct(np.array([5])).tolist() == [5]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wayfare.codec.length import Measured, measure, size_in_steps
 from wayfare.codec.pieces import Piece, split
-from wayfare.codec.values import ValueBits
+from wayfare.codec.steps import ValueBits
 from wayfare.sparsify import Sparse, top_k, with_tail
 from wayfare.waiting import Steps, at_once
 

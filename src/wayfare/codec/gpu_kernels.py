@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.codec.indices import BASE
-from wayfare.codec.values import BLOCK, OCTAVES, ValueBits
+from wayfare.codec.steps import BLOCK, OCTAVES, ValueBits
 from wayfare.sparsify.gpu import pieces
 from wayfare.sparsify.launches import Launches, kind
 from wayfare.waiting import Arriving, fetched

@@ -30,7 +30,7 @@ import numpy as np
 
 from wayfare.codec.widths import profile
 from wayfare.control.rate_distortion import Profile
-from wayfare.sparsify.spectrum import Layout, Sight, Spectrum
+from wayfare.control.spectrum import Layout, Sight, Spectrum
 from wayfare.waiting import Arriving
 
 # As many as contacts that are under way at a time.

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.codec.entropy import coded_bytes, trimmed
+from wayfare.codec.header import HEADER_BYTES
 from wayfare.codec.indices import BASE
-from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise
+from wayfare.codec.steps import BLOCK, WHOLE, ValueBits
+from wayfare.codec.values import quantise
 from wayfare.codec.whole import whole_bytes
-from wayfare.codec.wire import HEADER_BYTES
 from wayfare.sparsify import Sparse, gpu
 from wayfare.waiting import Arriving, Steps, at_once, fetched
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wayfare.codec.errors import WireError
-from wayfare.codec.values import ValueBits
+from wayfare.codec.steps import ValueBits
 from wayfare.codec.wire import Layout, Message, decode, encode, message_bytes
 from wayfare.sparsify import Sparse, top_k
 

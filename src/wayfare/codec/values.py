@@ -11,7 +11,6 @@ Values are grouped in blocks, each with its smallest and largest magnitude.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 import torch
@@ -21,22 +20,12 @@ from torch import Tensor
 from wayfare.arrays import Buffer
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
+from wayfare.codec.steps import BLOCK, VALUE_BITS, WHOLE, Float32s, ValueBits, lower_scale, middles_of, steps_of
 from wayfare.codec.whole import decode_whole, encode_whole
 
-ValueBits: TypeAlias = Literal[32, 16, 8, 4, 2, 1, 0]
-"""Bits per value; 1 is a sign, with one scale for its block; 0 stands for exact whole numbers (`codec.whole`)."""
-WHOLE: Literal[0] = 0
-VALUE_BITS: tuple[ValueBits, ...] = get_args(ValueBits)[:-1]
-"""The widths of real numbers."""
-
-BLOCK = 1024
 # Values that a CPU quantises at a time; whole blocks.
 _CACHED = 64 * BLOCK
-# Smaller magnitudes of a block are raised to this many octaves below its largest.
-OCTAVES = 24
 _INFINITY = 0x7F800000
-
-Float32s: TypeAlias = NDArray[np.float32]
 
 
 def value_width(bits: int | None) -> ValueBits:
@@ -91,71 +80,6 @@ def restore(scales: Tensor, codes: Tensor, bits: ValueBits) -> Tensor:
     # The sign bit, as an integer.
     whole.add_(coded >= steps, alpha=-(1 << 31))
     return whole.view(torch.float32).view(-1)[: len(codes)]
-
-
-# The arithmetic of blocks on magnitudes as integers, for tensors (many values) and arrays (few, where double precision
-# may hold the integers). Products use double precision, which represents them exactly and divides faster than integers.
-Whole = TypeVar("Whole", "NDArray[Any]", Tensor)
-
-
-def lower_scale(smallest: Whole, largest: Whole) -> Whole:
-    """The lower end of the first step of a block."""
-    return _at_least(_at_least(smallest, largest - (OCTAVES << 23)), 0)
-
-
-def steps_of(magnitude: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
-    """The step of each magnitude: (magnitude - low) steps / span, rounded down; 0 below ``low``.
-
-    The steps of a block start at ``low`` and divide ``span`` integers. The factor is at most two units in the last
-    place too large, so the product reaches every integer that it should. It stays below the next integer, which is
-    at least 1 / span >= 2^-28 away: the error is at most 2^15 2^-51.
-    """
-    step: Whole = _at_least(magnitude - low, 0) * _just_above((1 << (bits - 1)) / _double(span))
-    # Bytes are faster to move and count.
-    return _down(step, torch.uint8 if bits <= 8 else torch.int32)
-
-
-def middles_of(step: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
-    """The magnitude in the middle of each step: low + (2 step + 1) span / 2^bits, rounded down."""
-    part = _double(span) * 2.0**-bits
-    middle: Whole = step * (2 * part) + (part + low)
-    return _down(middle, torch.int32)
-
-
-@overload
-def _double(whole: Tensor) -> Tensor: ...
-@overload
-def _double(whole: NDArray[Any]) -> NDArray[Any]: ...
-def _double(whole: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
-    return whole.double() if isinstance(whole, Tensor) else whole.astype(np.float64)
-
-
-@overload
-def _just_above(numbers: Tensor) -> Tensor: ...
-@overload
-def _just_above(numbers: NDArray[Any]) -> NDArray[Any]: ...
-def _just_above(numbers: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
-    if isinstance(numbers, Tensor):
-        return torch.nextafter(numbers, torch.full_like(numbers, torch.inf))
-    return np.asarray(np.nextafter(numbers, np.inf))
-
-
-@overload
-def _down(numbers: Tensor, kind: torch.dtype) -> Tensor: ...
-@overload
-def _down(numbers: NDArray[Any], kind: torch.dtype) -> NDArray[Any]: ...
-def _down(numbers: Tensor | NDArray[Any], kind: torch.dtype) -> Tensor | NDArray[Any]:
-    """Round down to integers; ``kind`` is the type in a tensor."""
-    return numbers.to(kind) if isinstance(numbers, Tensor) else numbers.astype(np.int32)
-
-
-@overload
-def _at_least(numbers: Tensor, bound: Tensor | int) -> Tensor: ...
-@overload
-def _at_least(numbers: NDArray[Any], bound: NDArray[Any] | int) -> NDArray[Any]: ...
-def _at_least(numbers: Tensor | NDArray[Any], bound: Any) -> Tensor | NDArray[Any]:
-    # `np.maximum` takes a fraction of the time of `np.clip` for short arrays.
-    return numbers.clamp(min=bound) if isinstance(numbers, Tensor) else np.asarray(np.maximum(numbers, bound))
 
 
 def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 
 from wayfare.arrays import Floats, Ints
+from wayfare.codec.header import HEADER_BYTES
 from wayfare.codec.indices import BASE
-from wayfare.codec.values import BLOCK, Float32s, ValueBits, lower_scale, middles_of, steps_of
-from wayfare.codec.wire import HEADER_BYTES
+from wayfare.codec.steps import BLOCK, Float32s, ValueBits, lower_scale, middles_of, steps_of
 from wayfare.control.rate_distortion import Profile, Width, index_bits
-from wayfare.sparsify.spectrum import Spectrum, distinct, log_spaced
+from wayfare.control.spectrum import Spectrum, distinct, log_spaced
 
 # Numbers of entries at which values are test-quantised, down to this share. Cost and loss vary slowly in between.
 _LOOKS, _LEAST_SHARE = 6, 1e-3

@@ -8,7 +8,6 @@ sizes, counts, order, ranges and numbers. A message is either one that an encode
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from wayfare.arrays import Buffer
 from wayfare.codec.deflate import crc32
 from wayfare.codec.errors import WireError
+from wayfare.codec.header import CHECKSUM, HEADER, HEADER_BYTES
 from wayfare.codec.indices import (
     IndexKind,
     decode_indices,
@@ -27,16 +27,11 @@ from wayfare.codec.indices import (
     max_symbols,
     symbol_count,
 )
-from wayfare.codec.values import ValueBits, decode_values, encode_values
+from wayfare.codec.steps import ValueBits
+from wayfare.codec.values import decode_values, encode_values
 from wayfare.sparsify import Sparse
 
 _MAGIC, _VERSION = b"WF", 1
-# Magic, version, kind of indices, bits of values, model, parameters, statistics, first index, span of the indices,
-# kept entries, symbols of gaps, bytes of indices, bytes of values. A checksum of the header and of everything after
-# it follows.
-_HEADER = struct.Struct("<2sBBB8sIIIIIIII")
-_CHECKSUM = struct.Struct("<I")
-HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +111,26 @@ def _front(
 ) -> bytes:
     """A message up to its values, with first index, span, kept entries and symbols. The values end with statistics."""
     lengths = (len(index_data), len(value_data) - 4 * statistics)
-    header = _HEADER.pack(
+    header = HEADER.pack(
         *(_MAGIC, _VERSION, kind, value_bits, layout.model_id, layout.parameters, statistics, *numbers, *lengths)
     )
     checksum = crc32(value_data, crc32(index_data, crc32(header)))
-    return b"".join([header, _CHECKSUM.pack(checksum), index_data])
+    return b"".join([header, CHECKSUM.pack(checksum), index_data])
 
 
 def decode(data: Buffer, layout: Layout) -> Sparse:
     """The entries of a message for this model."""
     if len(data) < HEADER_BYTES:
         raise WireError(f"a message of {len(data)} bytes is shorter than its header")
-    magic, version, kind, value_bits, model_id, parameters, statistics, *numbers = _HEADER.unpack_from(data)
+    magic, version, kind, value_bits, model_id, parameters, statistics, *numbers = HEADER.unpack_from(data)
     first, span, kept, symbols, index_bytes, value_bytes = numbers
     if magic != _MAGIC or version != _VERSION:
         raise WireError(f"not a message of version {_VERSION}")
     if model_id != layout.model_id or parameters != layout.parameters or statistics not in (0, layout.statistics):
         raise WireError("the message is for another model")
-    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    (checksum,) = CHECKSUM.unpack_from(data, HEADER.size)
     body = memoryview(data)[HEADER_BYTES:]
-    if checksum != crc32(body, crc32(data[: _HEADER.size])):
+    if checksum != crc32(body, crc32(data[: HEADER.size])):
         raise WireError("the message is damaged: its checksum differs")
     if first + span > parameters or kept > span or (span > 0) != (kept > 0):
         raise WireError(f"invalid header: {kept} entries in a span of {span} from {first}, of {parameters} parameters")
@@ -158,7 +153,7 @@ def message_bytes(data: bytes) -> int | None:
     """The length of the message that starts here, by its header; None if the header is incomplete."""
     if len(data) < HEADER_BYTES:
         return None
-    *_, statistics, _, _, _, _, index_bytes, value_bytes = _HEADER.unpack_from(data)
+    *_, statistics, _, _, _, _, index_bytes, value_bytes = HEADER.unpack_from(data)
     return int(HEADER_BYTES + index_bytes + value_bytes + 4 * statistics)
 
 

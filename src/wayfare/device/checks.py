@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from wayfare.codec.errors import WireError
-from wayfare.codec.values import WHOLE, value_width
+from wayfare.codec.steps import WHOLE
+from wayfare.codec.values import value_width
 from wayfare.errors import DivergenceError, InvariantError
 from wayfare.methods import Encounter, Method, Upload
 from wayfare.radio import Link

@@ -17,7 +17,8 @@ from wayfare.codec.fitting import CodedUpload, arriving, fit_in_steps, fit_piece
 from wayfare.codec.helpers import begun
 from wayfare.codec.length import Measured, measure
 from wayfare.codec.pieces import Piece
-from wayfare.codec.values import WHOLE, value_width
+from wayfare.codec.steps import WHOLE
+from wayfare.codec.values import value_width
 from wayfare.device.checks import Checks
 from wayfare.device.state import DeviceState
 from wayfare.methods import Encounter, Method, State, Upload

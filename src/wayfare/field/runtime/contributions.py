@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from wayfare.arrays import Floats
-from wayfare.codec.values import WHOLE
+from wayfare.codec.steps import WHOLE
 from wayfare.codec.wire import Layout
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.messages import Chunk, unpack

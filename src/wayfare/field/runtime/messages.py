@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wayfare.codec.deflate import crc32
 from wayfare.codec.errors import WireError
+from wayfare.codec.header import HEADER_BYTES
 from wayfare.codec.pieces import Piece
-from wayfare.codec.values import BLOCK, ValueBits
-from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode
+from wayfare.codec.steps import BLOCK, ValueBits
+from wayfare.codec.wire import Layout, decode, encode
 from wayfare.learning.models.base import Model, trainable
 from wayfare.sparsify import Sparse
 
