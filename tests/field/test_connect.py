@@ -185,6 +185,37 @@ def test_a_first_contact_that_ends_in_the_handshake_is_not_the_last(fleet: Fleet
     finish(scene())
 
 
+def test_a_link_lost_just_as_a_handshake_ends_comes_back(
+    fleet: Fleet, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = 0
+
+    async def scene() -> None:
+        async with over_the_air(fleet, broker) as (_, device, link):
+            loop = asyncio.get_running_loop()
+            start_tls = loop.start_tls
+
+            async def lost(*arguments: Any, **settings: Any) -> None:
+                nonlocal losses
+                losses += 1
+                transport = await start_tls(*arguments, **settings)
+                assert transport is not None
+                transport.abort()
+                if losses == 2:
+                    monkeypatch.undo()
+
+            # The loop returns no transport if the connection was lost before it could.
+            monkeypatch.setattr(type(loop), "start_tls", lambda _, *arguments, **settings: lost(*arguments, **settings))
+            link.close()
+            await device.disconnected.wait()
+            link.open()
+            await asyncio.wait_for(device.wait_connected(), 10)
+            await device.confirm()
+
+    finish(scene())
+    assert losses == 2
+
+
 def test_a_broker_that_was_killed_is_met_again(fleet: Fleet, broker: Broker) -> None:
     async def scene() -> None:
         async with over_the_air(fleet, broker) as (server, device, _):

@@ -10,11 +10,12 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import ParseResult, urlsplit
 
 import nats.errors
-from nats.aio.client import Client, Server
+from nats.aio.client import Client, Server, Srv
 from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
 
 from wayfare.arrays import Buffer
 from wayfare.errors import FieldError, InputError, LinkLostError, RefusedError
@@ -41,6 +42,31 @@ class LinkSettings:
     silence_s: float = 0.5  # without data while a ping is unanswered: the link is lost
     farewell_s: float = 1.0
     longest_retry_s: float = 30.0  # after a refusal by the broker, when faster retries do not help
+
+
+class _TlsTransport(TcpTransport):
+    """A transport that notices a link lost just as the TLS handshake ends.
+
+    The event loop then returns no transport. The plain class writes to it all the same, and the error ends the client's
+    task that reconnects, for good.
+    """
+
+    def __bool__(self) -> bool:
+        # The client replaces a transport that is false.
+        return True
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
+    ) -> None:
+        assert self._io_writer is not None
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        host = uri if isinstance(uri, str) else uri.hostname
+        handshake = loop.start_tls(self._io_writer.transport, protocol, ssl_context, server_hostname=host)
+        transport = await asyncio.wait_for(handshake, connect_timeout)
+        if transport is None:
+            raise ConnectionResetError("the link was lost at the end of the TLS handshake")
+        self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 class FieldClient(Client):
@@ -148,6 +174,10 @@ class FieldClient(Client):
             await self._on_closed()
         else:
             leaving.result()
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        self._transport = self._transport or _TlsTransport()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
 
     def _drop_socket(self) -> None:
         """Drop the socket: an orderly TLS shutdown waits half a minute for an answer."""
