@@ -47,8 +47,7 @@ class LinkSettings:
 class _TlsTransport(TcpTransport):
     """A transport that notices a link lost just as the TLS handshake ends.
 
-    The event loop then returns no transport. The plain class writes to it all the same, and the error ends the client's
-    task that reconnects, for good.
+    The event loop then returns no transport, and the plain class makes a writer that can neither write nor be deleted.
     """
 
     def __bool__(self) -> bool:
@@ -178,6 +177,15 @@ class FieldClient(Client):
     async def _connect_to_server(self, s: Srv) -> None:
         self._transport = self._transport or _TlsTransport()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
+
+    async def _process_connect_init(self) -> None:
+        """Shake hands. At an error that it does not expect, the plain client would stop reconnecting for good."""
+        try:
+            await super()._process_connect_init()
+        except (OSError, nats.errors.Error, TimeoutError):
+            raise
+        except Exception as error:  # such as a line that the end of the contact cut
+            raise nats.errors.Error(f"the handshake failed: {error}") from error
 
     def _drop_socket(self) -> None:
         """Drop the socket: an orderly TLS shutdown waits half a minute for an answer."""
