@@ -35,6 +35,7 @@ import wayfare
 from full_run import Counter, random_images
 from wayfare.codec import gpu_kernels as codec_kernels
 from wayfare.codec import helpers, length
+from wayfare.control import spectrum as control_spectrum
 from wayfare.engine import Burst, Compute, Trainer
 from wayfare.engine.base import LocalTraining, Ready, longest_first
 from wayfare.engine.batched.engine import Batched
@@ -83,7 +84,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (StepTable, "fill", "minibatches"),
     (Simulation, "_use", "states and events"),
     (DeviceSide, "contacts", "contact"),
-    (spectrum, "_spectrum", "spectrum"),
+    (control_spectrum, "spectrum_of", "spectrum"),
     (helpers, "profile", "widths"),
     (contact, "begun", "helpers"),
     (contact, "decide", "decide"),
