@@ -216,37 +216,6 @@ def test_a_link_lost_just_as_a_handshake_ends_comes_back(
     assert losses == 2
 
 
-def test_a_first_line_that_the_link_cuts_is_not_the_last(fleet: Fleet, broker: Broker) -> None:
-    cut = 0
-
-    async def scene() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal cut
-            if cut < 2:
-                cut += 1
-                writer.write(b"INFO")
-            else:
-                from_broker, to_broker = await asyncio.open_connection("127.0.0.1", broker.port)
-                await asyncio.gather(copied(reader, to_broker), copied(from_broker, writer))
-            writer.close()
-
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as relay:
-            port = relay.sockets[0].getsockname()[1]
-            bundle = load_bundle(fleet.device_folder("drone"))
-            device = await connect(bundle, url=f"tls://127.0.0.1:{port}", wait_s=10)
-            await device.confirm()
-            await device.close()
-
-    finish(scene())
-    assert cut == 2
-
-
-async def copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(4096):
-        writer.write(data)
-    writer.close()
-
-
 def test_a_broker_that_was_killed_is_met_again(fleet: Fleet, broker: Broker) -> None:
     async def scene() -> None:
         async with over_the_air(fleet, broker) as (server, device, _):
