@@ -9,9 +9,9 @@ pretrained.md it replaces the tables between `<!-- TASK: NAME -->` and `<!-- end
 
 from __future__ import annotations
 
+import argparse
 import csv
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -248,8 +248,14 @@ def written(page: str) -> str:
 
 def main() -> None:
     """Merge and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="STUDY_FOLDER")
+    given = parser.parse_args().folders
+    for folder in given:
+        if not folder.name.startswith(tuple(f"pretrained-{task}" for task in TASKS)):
+            parser.error(f"{folder}: no study on a pre-trained network")
     for task, kind in product(TASKS, ("runs", "evaluations")):
-        folders = [Path(name) for name in sys.argv[1:] if Path(name).name.startswith(f"pretrained-{task}")]
+        folders = [folder for folder in given if folder.name.startswith(f"pretrained-{task}")]
         if folders:
             file = RESULTS / f"pretrained-{task}-{kind}.csv"
             old = read_rows(file)
