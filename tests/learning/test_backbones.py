@@ -129,7 +129,8 @@ def test_features_are_computed_once_and_cached(folder: Path, tmp_path: Path) -> 
     assert (first.train.shape, first.train.dtype) == ((150, 6), np.float16)
     again = features_of("small", ARRAYS, backbone(asked=asked), 32)
     assert np.array_equal(again.train, first.train)
-    assert asked.read_text() == "." * BATCHES
+    # One image tells whether the network still gives what is stored.
+    assert asked.read_text() == "." * (BATCHES + 1)
     assert [file.suffix for file in sorted(folder.iterdir())] == [".lock", ".npz"]
 
 
@@ -143,6 +144,39 @@ def test_other_weights_images_sizes_and_scales_give_other_features(folder: Path)
     features_of("small", ARRAYS, backbone(), 48)
     features_of("small", ARRAYS, brighter, 32)
     assert len(list(folder.glob("*.npz"))) == 5
+
+
+def stored_differences(images: ImageArrays, network: Backbone) -> list[float]:
+    """How far what the cache gives is from the network itself: features, and activations at a cut."""
+    stored = features_of("small", images, network, 32).train, activations_of("small", images, network, 32, 2).train
+    pictures = torch.from_numpy(images.train_images)
+    with torch.inference_mode():
+        cut = nn.Sequential(*network.blocks[:2])(network.prepare(pictures, 32))
+        expected = network(pictures, 32), cut.permute(0, 2, 3, 1)
+    pairs = zip(map(torch.from_numpy, stored), expected, strict=True)
+    return [float((found.float() - wanted).abs().max()) for found, wanted in pairs]
+
+
+def test_weights_and_images_that_change_in_place_give_other_features() -> None:
+    network, images = chain(), small_arrays(CIFAR10, train=20, test=7)
+    assert max(stored_differences(images, network)) < 0.01
+    # As when a module is trained after its features were computed.
+    network.module.train()
+    with torch.no_grad():
+        for parameter in network.module.parameters():
+            parameter.neg_()
+    assert max(stored_differences(images, network)) < 0.01
+    assert not network.module.training
+    images.train_images[:] = 255 - images.train_images
+    assert max(stored_differences(images, network)) < 0.01
+
+
+def test_changed_code_gives_other_features_though_weights_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    features_of("small", ARRAYS, backbone(), 32)
+    monkeypatch.setattr(Means, "forward", lambda self, images: images.amax(dim=(2, 3)).repeat(1, 2).cumsum(1))
+    expected = backbone()(torch.from_numpy(ARRAYS.train_images), 32)
+    found = features_of("small", ARRAYS, backbone(), 32)
+    torch.testing.assert_close(torch.from_numpy(found.train).float(), expected, atol=2e-3, rtol=0)
 
 
 def test_a_damaged_file_is_made_again(folder: Path) -> None:
@@ -222,7 +256,7 @@ def test_two_processes_do_not_compute_the_same_features(tmp_path: Path) -> None:
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
-    assert asked.read_text() == "." * BATCHES
+    assert asked.read_text() == "." * (BATCHES + 1)
 
 
 def _compute_forever(asked: Path) -> None:
@@ -269,6 +303,23 @@ class Corner(torch.nn.Module):
 def backbone():
     return Corner()
 """
+
+
+WHOLE = """
+from wayfare.learning.backbones import Backbone
+
+def whole():
+    return Backbone(name="corner", module=Corner(), features=48, mean=(0.0,) * 3, deviation=(1.0,) * 3)
+"""
+
+
+def test_an_edited_file_that_gives_a_whole_backbone_is_another_backbone(tmp_path: Path) -> None:
+    file = tmp_path / f"{tmp_path.name}.py"
+    digests = []
+    for text in ("torch.arange(48) / 48", "torch.arange(48) / 47"):
+        file.write_text(OWN.replace("SCALE", "1.0").replace("torch.arange(48) / 48", text) + WHOLE, encoding="utf-8")
+        digests.append(load_backbone(f"{file}:whole").digest)
+    assert digests[0] != digests[1]
 
 
 @pytest.mark.usefixtures("cifar10")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Literal
 
 import torch
@@ -77,21 +77,19 @@ class Backbone:
         """The network as a chain; empty if it is none."""
         return self.chain or chain_of(self.module, self.trial_image)
 
-    @cached_property
+    @property
     def folded_blocks(self) -> tuple[nn.Module, ...]:
         """The chain with its normalisations folded into convolutions, where that gives the same features."""
-        plain = nn.Sequential(*self.blocks)
-        fast = folded(plain)
-        return tuple(fast) if gives_the_same(fast, plain, self.trial_image) else self.blocks  # type: ignore[arg-type]
+        return _folded_blocks(self, self.digest)
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
         """Where the chain can be cut: ``cuts[-n]`` is the index of the first of the last n blocks with parameters."""
         return tuple(weighted(self.blocks))
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of the weights and the preprocessing."""
+        """SHA-256 of the weights and the preprocessing, at every call anew: the weights of a module can change."""
         described = self.name, self.features, self._scale, str(self.module)
         # Only what differs from the default counts, so that older caches stay valid.
         others = tuple(value for value in (self.code, self.interpolation) if value not in ("", "bicubic"))
@@ -111,6 +109,14 @@ class Backbone:
         """An image without symmetry, to try networks on."""
         pixels = torch.arange(3 * self.trial_pixels**2, dtype=torch.float32)
         return torch.sin(pixels * 0.37).view(1, 3, self.trial_pixels, self.trial_pixels)
+
+
+@lru_cache(maxsize=2)
+def _folded_blocks(backbone: Backbone, digest: str) -> tuple[nn.Module, ...]:
+    """Folding copies the weights, so it is repeated when they change."""
+    plain = nn.Sequential(*backbone.blocks)
+    fast = folded(plain)
+    return tuple(fast) if gives_the_same(fast, plain, backbone.trial_image) else backbone.blocks  # type: ignore[arg-type]
 
 
 @cache

@@ -39,6 +39,8 @@ _AT_ONCE, _AT_ONCE_CPU = 64, 16
 # Part of the key: change it when the same images and weights give other features. Machines and sizes of a batch
 # differ in the last bit of a few values in ten thousand.
 _VERSION = 1
+# The difference from stored values that machines may have, as a share of the largest; rounding is below a tenth of it.
+_ALLOWED = 0.01
 _WATCH_EVERY_S = 0.2
 _PARTS = ("train", "test")
 _SHAPE = "must be an array of bytes (uint8) of the shape (n, channels, height, width) with 1 or 3 channels"
@@ -111,12 +113,14 @@ def _check(images: ImageArrays, pixels: int) -> None:
 def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
     _check(images, pixels)
     cut_key, cut_name = ("", "") if work.cut is None else (f" cut {work.cut}", f"-cut{work.cut}")
-    content = f"{_VERSION} {backbone.digest} {pixels} {_digest(images)}{cut_key}"
+    # A network with dropout or batch normalisation may have been trained since it became a backbone.
+    work.module.eval()
+    content = f"{_VERSION} {backbone.digest} {pixels} {images.digest()}{cut_key}"
     stem = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in Path(backbone.name).name)
     key = hashlib.sha256(content.encode()).hexdigest()[:20]
     file = data_folder() / "features" / f"{name}-{stem}-{pixels}px{cut_name}-{key}.npz"
     found = _read(file)
-    if found is not None:
+    if found is not None and _agrees(found, work, images):
         return found
     with writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -125,13 +129,25 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
         count = len(images.train_images) + len(images.test_images)
         _lock_or_watch(waiting.fileno(), file, f"{work.what} of {name}", count)
         found = _read(file)
-        if found is None:
+        if found is None or not _agrees(found, work, images):
             _remove_abandoned_drafts(file)
             _compute(work, name, file, images, backbone.name)
             found = _read(file)
     if found is None:
         raise ScenarioError("learning.backbone", backbone.name, f"{file} cannot be read again")
     return found
+
+
+@torch.inference_mode()
+def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
+    """Whether the network still gives what is stored of the first training image.
+
+    The hash in the name of a file covers weights and not code, which may call functions of other files and libraries.
+    """
+    expected = _values(work, torch.from_numpy(images.train_images[:1])).numpy()
+    stored = found.train[:1].astype(np.float32)
+    same_shape = stored.shape == expected.shape
+    return same_shape and float(np.abs(stored - expected).max()) <= _ALLOWED * float(np.abs(stored).max())
 
 
 def _lock_or_watch(opened: int, file: Path, what: str, total: int) -> None:
@@ -293,9 +309,3 @@ def _header(content: IO[bytes], offset: int) -> tuple[tuple[int, ...], np.dtype[
     np.lib.format.read_magic(content)
     shape, _, dtype = np.lib.format.read_array_header_1_0(content)
     return shape, dtype
-
-
-@lru_cache(maxsize=2)
-def _digest(images: ImageArrays) -> str:
-    """Counted once for all runs of a process."""
-    return images.digest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
 from pathlib import Path
@@ -200,14 +201,14 @@ def _made(name: str, found: Any, code: str) -> Backbone:
             raise ScenarioError(_FIELD, name, "must be a function without arguments, or a torch module") from None
         found = found()
     if isinstance(found, nn.Module):
-        found = _measured(Path(name).name, found, _IMAGENET_MEAN, _IMAGENET_DEVIATION, "bicubic", code)
+        found = _measured(Path(name).name, found, _IMAGENET_MEAN, _IMAGENET_DEVIATION, "bicubic")
     if not isinstance(found, Backbone):
         rule = f"gave {type(found).__name__}; must be a torch module from images to features, or a wayfare Backbone"
         raise ScenarioError(_FIELD, name, rule)
-    return found
+    return replace(found, code=code)
 
 
-def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpolation: str, code: str = "") -> Backbone:
+def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpolation: str) -> Backbone:
     """Count the features by one image, of the first size that the network takes."""
     for pixels in _SIZES:
         try:
@@ -230,5 +231,4 @@ def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpola
         deviation=deviation,
         interpolation="bilinear" if interpolation == "bilinear" else "bicubic",
         trial_pixels=pixels,
-        code=code,
     )
