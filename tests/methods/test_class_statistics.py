@@ -15,10 +15,10 @@ from torch.nn.functional import mse_loss as mse
 
 import wayfare
 from wayfare.device import Checks, Meeting, Terms, begin_device, contact, receive
-from wayfare.errors import InvariantError, ScenarioError
+from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.sums import SumsModel, collect
-from wayfare.methods import Arrival, Encounter, Method, ServerTerms, make_method
+from wayfare.methods import Arrival, Encounter, LocalRule, Method, ServerTerms, make_method
 from wayfare.methods.statistics import MAX_WHOLE, AddSums, ClassStatistics, SumsFirst
 from wayfare.simulator import Simulation
 from wayfare.sparsify import Sparse
@@ -127,7 +127,7 @@ def test_no_more_power_is_used_than_delivers_everything() -> None:
 def test_the_server_stops_before_a_sum_could_be_rounded() -> None:
     model = torch.tensor([MAX_WHOLE - 2.0, 0.0])
     arrival = Arrival(device=0, sent=Sparse(torch.tensor([0]), torch.tensor([-2.0])))
-    with pytest.raises(InvariantError, match="no longer exact"):
+    with pytest.raises(InputError, match="no longer exact; set scale"):
         AddSums().apply(model, {}, [arrival], ServerTerms(devices=2, sums=2))
 
 
@@ -165,6 +165,29 @@ def test_your_own_task_with_vectors_has_statistics(tmp_path) -> None:  # type: i
     scenario = wayfare.load("fashion-small", ["rounds=60", "fleet.devices=4", "learning.batch_size=4"])
     record = wayfare.run(scenario, "statistics", task=task, out=tmp_path, execution=Execution(device="cpu"))
     assert record.evaluations["score"][-1] > 0.85
+
+
+def test_features_that_the_steps_would_round_away_are_refused_and_a_scale_helps() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 4
+    inputs = (0.003 * (3 * np.eye(4, 6)[labels] + rng.standard_normal((400, 6)))).astype(np.float32)
+    task = wayfare.own_task("small", train=(inputs, labels), test=(inputs, labels), network=nn.Linear(6, 4))
+    drawn = draw_world(wayfare.load("fashion-small", ["fleet.devices=4", "learning.batch_size=4"]), 0, task=task)
+    rule = r"scale = 1.0: would round .* deviate by 0\.004\d; .*statistics:lda \+ class-statistics\(scale=0\.004\d\)"
+    with pytest.raises(ScenarioError, match=rule):
+        world_for(drawn, method("statistics:lda"))
+    scaled = world_for(drawn, method("statistics:lda + class-statistics(scale=0.0045)")).task.model
+    assert isinstance(scaled, SumsModel)
+    assert (scaled.layout.collection.classifier, scaled.layout.collection.scale) == ("lda", 0.0045)
+
+
+def test_settings_that_are_not_given_stay_as_the_name_says() -> None:
+    pilot = method("statistics:lda:pilot + class-statistics(min_count=9)").local
+    assert pilot == ClassStatistics(classifier="lda", pilot=1000, coarseness=4.0, min_count=9)
+    trained = method("mads-rd:from-statistics + class-statistics(scale=2.0)").local
+    assert trained == ClassStatistics(classifier="lda", scale=2.0, trains=True)
+    assert method("statistics:greedy + sums-first(by=0.0)").upload == SumsFirst("greedy", by=0.0)
+    assert method("sfl-spar + sgd(momentum=0.9)").local == LocalRule(trains_between_contacts=False, momentum=0.9)
 
 
 def test_a_name_may_ask_for_another_classifier_a_pilot_and_an_energy_rule() -> None:
@@ -262,6 +285,12 @@ def test_principal_axes_of_a_pilot_change_the_bits_and_not_the_classifier() -> N
         ("statistics + guard", "statistics must arrive as they are"),
         ("statistics + relays", "relays do not carry statistics"),
         ("statistics + class-statistics(min_count=0)", "must be a whole number of at least 1"),
+        ("mads-rd + class-statistics + add-sums", "without rounding, so they need the upload rule sums-first"),
+        ("mads-rd:from-statistics + class-statistics(trains=false)", "trains = true exactly if sums-first has a rule"),
+        ("statistics + class-statistics(trains=true)", "trains = true exactly if sums-first has a rule"),
+        ("statistics + sgd", "add the local rule class-statistics"),
+        ("statistics + sums-first(by='x')", "by = 'x': must be 0 to 1"),
+        ("statistics + sums-first(then=3)", "then = 3: must be an upload rule"),
     ],
 )
 def test_parts_that_would_falsify_sums_are_refused(text: str, rule: str) -> None:

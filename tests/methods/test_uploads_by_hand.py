@@ -13,6 +13,7 @@ import wayfare
 from wayfare.control.auto_weight import Demand, Experience
 from wayfare.control.closed_form import optimal_power_watts
 from wayfare.control.rate_distortion import Problem, Profile, Width, uniform_profile
+from wayfare.errors import ScenarioError
 from wayfare.methods import NOTHING, SKIPPED, Encounter, Upload, make_method
 from wayfare.methods.account import Account, Meeting, meet, pay
 from wayfare.methods.mads_rd import MadsRd
@@ -132,7 +133,7 @@ def test_power_and_allowance_of_every_rule() -> None:
     longer = replace(MEETING, round=100, contact_s=5.0)
     assert power_and_allowance("paced", longer, LINK) == (0.05, 0.25)
     assert power_and_allowance("paced", replace(MEETING, spent_joules=2.0), LINK) == (0.0, -1.0)
-    with pytest.raises(ValueError, match="needs a controller"):
+    with pytest.raises(ScenarioError, match="needs a controller"):
         power_and_allowance("queue", MEETING, LINK)
 
 

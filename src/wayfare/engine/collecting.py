@@ -8,9 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from wayfare.codec.whole import MAX_WHOLE
 from wayfare.engine.base import Burst, Engine, LocalTraining
-from wayfare.errors import InvariantError
 from wayfare.learning.sums import SumsModel, collect, vectors_of
 
 
@@ -28,8 +26,7 @@ class Collecting:
             if burst.first_round == 1:
                 sums = model[: self._layout.entries]
                 sums += self._collected(burst.device)
-                if float(sums.abs().max()) >= MAX_WHOLE:
-                    raise InvariantError(f"a sum reached {MAX_WHOLE} steps and is no longer exact")
+                self._layout.check_range(sums)
         if self._trains is not None:
             self._trains.run([self._trained(model) for model in models], [self._alone(burst) for burst in bursts])
 

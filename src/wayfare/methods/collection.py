@@ -18,6 +18,9 @@ Classifier: TypeAlias = Literal["ridge", "lda", "gaussian", "means"]
 """
 CLASSIFIERS: tuple[Classifier, ...] = ("ridge", "lda", "gaussian", "means")
 
+# Of coarseness and scale: beyond these, steps leave the range of numbers.
+_LEAST, _MOST = 1e-9, 1e9
+
 PILOT: dict[str, Any] = {"pilot": 1000, "coarseness": 4.0}
 """`:pilot`: axes from a thousand samples, along which coarser steps lose no more."""
 
@@ -44,8 +47,8 @@ class Collection:
         if self.classifier not in CLASSIFIERS:
             raise ScenarioError("classifier", self.classifier, f"must be one of {', '.join(CLASSIFIERS)}")
         for name, value in (("coarseness", self.coarseness), ("scale", self.scale)):
-            if not 0 < value < float("inf"):
-                raise ScenarioError(name, value, "must be a finite number above 0")
+            if type(value) not in (int, float) or not _LEAST <= value <= _MOST:
+                raise ScenarioError(name, value, f"must be a number from {_LEAST:g} to {_MOST:g}")
         for name, whole, least in (("min_count", self.min_count, 1), ("pilot", self.pilot, 0)):
-            if not isinstance(whole, int) or whole < least:
+            if type(whole) is not int or whole < least:
                 raise ScenarioError(name, whole, f"must be a whole number of at least {least}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from wayfare.errors import ScenarioError
@@ -64,7 +64,8 @@ def _from_text(text: str, scenario: Scenario) -> Method:
     given, body = (found[1], found[2]) if found else (None, text)
     first, *others = (piece.strip() for piece in _split(body, "+"))
     name, parts = _begin(first, scenario)
-    parts = (*parts, *(_part(piece, text) for piece in others))
+    for piece in others:
+        parts = (*parts, _part(piece, text, parts))
     if given is not None:
         name = _own_name(given)
     elif others:
@@ -91,27 +92,29 @@ def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
     return _own_name(part.name, type(part).__name__), (part,)
 
 
-def _part(text: str, whole: str) -> Part:
+def _part(text: str, whole: str, before: tuple[Part, ...] = ()) -> Part:
     found = _PART.fullmatch(text)
     if found is None:
         raise ScenarioError("schemes", whole, f"cannot parse {text!r}; expected a part such as buffer(size=5)")
     name, values = found[1], found[2] or ""
     if names_python_file(name):
-        return _made(from_file(name), _values(values, whole), whole)
+        return _made(from_file(name), _values(values, whole), whole, before)
     if name not in PARTS:
         known = ", ".join(PARTS)
         raise ScenarioError("schemes", whole, f"unknown part {name}; choose from {known}, or FILE.py:CLASS")
-    return _made(part_class(name), _values(values, whole), whole)
+    return _made(part_class(name), _values(values, whole), whole, before)
 
 
-def _made(kind: Any, values: dict[str, Any], text: str) -> Part:
+def _made(kind: Any, values: dict[str, Any], text: str, before: tuple[Part, ...] = ()) -> Part:
+    """A part of a class. If one of its class is there before it, it keeps the values that are not given."""
     known = [each.name for each in fields(kind) if each.init] if is_dataclass(kind) else list(values)
     unknown = [name for name in values if name not in known]
     if unknown:
         rule = f"{kind.__name__} has no field {unknown[0]}; its fields are {', '.join(known) or '(none)'}"
         raise ScenarioError("schemes", text, rule)
     try:
-        return checked_part(kind(**values), text)
+        same = next((part for part in reversed(before) if type(part) is kind and is_dataclass(part)), None)
+        return checked_part(kind(**values) if same is None else replace(same, **values), text)
     except ScenarioError as error:
         raise ScenarioError("schemes", text, str(error)) from None
     except TypeError as error:

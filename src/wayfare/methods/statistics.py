@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wayfare.control.auto_weight import Wanted
-from wayfare.errors import InvariantError, ScenarioError
+from wayfare.errors import InputError, ScenarioError
 from wayfare.methods.collection import Collection
 from wayfare.methods.encounter import NOTHING, Encounter, EnergyRule, Upload
 from wayfare.methods.parts import Arrival, LocalRule, Method, ServerRule, ServerTerms, State, UploadRule
@@ -43,6 +43,10 @@ class ClassStatistics(Collection, LocalRule):
         """Sums must arrive exactly once and without a weight."""
         if not isinstance(method.server, AddSums):
             return "statistics need the server rule add-sums"
+        if not isinstance(method.upload, SumsFirst):
+            return "statistics must arrive without rounding, so they need the upload rule sums-first"
+        if self.trains != (method.upload.then is not None):
+            return "class-statistics has trains = true exactly if sums-first has a rule for what is trained (then)"
         if not method.memory.conserves:
             return "statistics need a memory rule that keeps everything that was not sent"
         if method.guard is not None:
@@ -65,8 +69,13 @@ class SumsFirst(UploadRule):
     by: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.by <= 1:
+        if type(self.by) not in (int, float) or not 0 <= self.by <= 1:
             raise ScenarioError("by", self.by, "must be 0 to 1")
+        if not isinstance(self.then, UploadRule | None):
+            raise ScenarioError("then", self.then, "must be an upload rule")
+
+    def objection(self, method: Method) -> str | None:
+        return None if method.local.collects() else "sums-first sends statistics; add the local rule class-statistics"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """All that is left, at the power for this contact; `device.contact` encodes it and finds how much fits."""
@@ -128,7 +137,10 @@ class AddSums(ServerRule):
             added = added or sums > 0
         after = model[: terms.sums]
         if added and float(after.abs().max()) >= MAX_WHOLE:
-            raise InvariantError(f"a sum reached {MAX_WHOLE} steps and is no longer exact; use a larger coarseness")
+            raise InputError(
+                f"class-statistics: a sum of the fleet reached {MAX_WHOLE:,} steps and is no longer exact; set scale "
+                "to the typical size of a feature, or a larger coarseness"
+            )
         if added and terms.classifier is not None:
             model[terms.sums :] += terms.classifier(after) - terms.classifier(before)
         return model, state

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from wayfare.control.auto_weight import fitting_power_watts
 from wayfare.control.closed_form import kept_entries, optimal_power_watts
+from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
 from wayfare.methods.parts import UploadRule
 from wayfare.radio import Link
@@ -90,7 +91,7 @@ def power_and_allowance(rule: EnergyRule, encounter: Encounter, link: Link) -> t
         rounds_left = encounter.rounds - encounter.round + 1
         expected_s = max(encounter.met_s / encounter.round * rounds_left, encounter.contact_s)
         return max(min(link.max_power_watts, left_joules / expected_s), 0.0), left_joules
-    raise ValueError(f"energy rule {rule!r} needs a controller")
+    raise ScenarioError("energy_rule", rule, "must be unlimited, greedy or paced; queue needs a controller")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wayfare.codec import make_link
+from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import Model
 from wayfare.learning.sums import Sums, SumsModel, task_of_sums, vectors_of, with_model
 from wayfare.methods import Method
@@ -16,6 +17,12 @@ from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.world.draw import World
+
+# How many times the deviation of the features the scale may be. At 32 times, the error of rounding is about 8 times the
+# error of sampling in class means, and 1,000 times in products.
+_COARSEST = 32
+# About how many samples tell the deviation of the features.
+_MEASURED = 1000
 
 
 def link_of(scenario: Scenario, model: Model) -> Link:
@@ -35,6 +42,18 @@ def principal_axes(inputs: Tensor, samples: int, seed: int) -> Tensor | None:
     return axes.T.float()
 
 
+def _check_scale(inputs: Tensor, scale: float, scheme: str) -> None:
+    """Reject steps so coarse that statistics would be rounded to 0, which no number of devices makes up for."""
+    some = inputs[:: max(len(inputs) // _MEASURED, 1)]
+    size = float(some.var(0, correction=0).mean().sqrt())
+    if 0 < size < scale / _COARSEST:
+        rule = (
+            f"would round away the statistics of features that deviate by {size:.2g}; set it as in "
+            f"{scheme} + class-statistics(scale={size:.2g})"
+        )
+        raise ScenarioError("scale", scale, rule)
+
+
 def world_for(world: World, method: Method) -> World:
     """The same world with the vector of a method: a model, or class statistics of the same samples."""
     collection, task = method.local.collects(), world.task
@@ -42,6 +61,7 @@ def world_for(world: World, method: Method) -> World:
         return world
     task, trained = task_of_sums(task, collection, method.name)
     inputs, _, classes = vectors_of(task, method.name)
+    _check_scale(inputs, collection.scale, method.name)
     layout = Sums(
         collection=collection,
         classes=classes,

@@ -19,9 +19,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Floats
-from wayfare.codec.whole import MAX_WHOLE
 from wayfare.engine import Burst
-from wayfare.errors import InvariantError
 from wayfare.field.runtime.local_folder import RESCAN_S, LocalFolder
 from wayfare.field.runtime.work import Work
 from wayfare.learning.sums import SumsModel, collect
@@ -63,8 +61,7 @@ class LocalStatistics:
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         (model,) = models
         model += self._difference().to(model)
-        if float(model.abs().max()) >= MAX_WHOLE:
-            raise InvariantError(f"a sum reached {MAX_WHOLE} steps and is no longer exact; use a larger coarseness")
+        self._layout.check_range(model)
 
     def _difference(self) -> Tensor:
         learned = self._learned()

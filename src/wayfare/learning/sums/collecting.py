@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wayfare.codec.whole import MAX_WHOLE
-from wayfare.errors import InvariantError
 from wayfare.learning.sums.layout import Found, Sums
 
 # Samples whose deviations are in memory at a time.
@@ -43,6 +41,5 @@ def collect(inputs: Tensor, labels: Tensor, layout: Sums) -> Tensor:
             products=products,
         )
     )
-    if float(vector.abs().max()) >= MAX_WHOLE:
-        raise InvariantError(f"a statistic of a device exceeds {MAX_WHOLE} steps; use a larger coarseness or scale")
+    layout.check_range(vector)
     return vector.float()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import ScenarioError
 from wayfare.methods import Collection
 
@@ -71,6 +72,17 @@ class Sums:
     @property
     def _deviation(self) -> float:
         return self.collection.coarseness * math.sqrt(self.samples)
+
+    def check_range(self, vector: Tensor) -> None:
+        """Raise ScenarioError if single precision cannot add these steps exactly."""
+        steps = float(vector.abs().max())
+        # NaN is not below the limit either.
+        if not steps < MAX_WHOLE:
+            rule = (
+                f"a sum has {steps:,.0f} steps, and sums are exact below {MAX_WHOLE:,}; "
+                "set the typical size of a feature, or a larger coarseness"
+            )
+            raise ScenarioError("scale", self.collection.scale, rule)
 
     def packed(self, found: Found) -> Tensor:
         """The vector of some statistics, in whole steps."""
