@@ -298,6 +298,16 @@ def test_parts_that_would_falsify_sums_are_refused(text: str, rule: str) -> None
         method(text)
 
 
+def test_a_network_of_ones_own_that_statistics_would_replace_is_refused() -> None:
+    inputs, labels = np.eye(4, 6, dtype=np.float32)[np.arange(40) % 4], np.arange(40) % 4
+    deep = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    task = wayfare.own_task("blobs", train=(inputs, labels), test=(inputs, labels), network=deep)
+    drawn = draw_world(wayfare.load("fashion-small", ["fleet.devices=4", "learning.batch_size=4"]), 0, task=task)
+    with pytest.raises(ScenarioError, match=r"network = 'Sequential': mads-rd:from-.* must be nn.Linear\(6, classes\)"):
+        world_for(drawn, method("mads-rd:from-statistics"))
+    assert isinstance(world_for(drawn, method()).task.model, SumsModel)
+
+
 def test_tasks_without_vectors_and_weighted_servers_are_refused() -> None:
     with pytest.raises(ScenarioError, match="one weight for both"):
         make_method("mads-rd:from-statistics", wayfare.load("fashion-small", ["server.weighting=samples"]))

@@ -132,11 +132,20 @@ def task_of_sums(task: Task, collection: Collection, scheme: str) -> tuple[Task,
     """
     if not (isinstance(task, TunedClassification) and isinstance(task.model, Tuned)):
         inputs, _, classes = vectors_of(task, scheme)
+        if collection.trains and isinstance(task, OwnTask):
+            _reject_other_layers(task, inputs.shape[1], scheme)
         return task, Mlp((inputs.shape[1], classes)) if collection.trains else None
     features = task.on_features()
     if not collection.trains:
         return features, None
     return replace(task, train_features=features.train_inputs), task.model
+
+
+def _reject_other_layers(task: OwnTask, features: int, scheme: str) -> None:
+    network = task.model.module()
+    if not isinstance(network, nn.Linear):
+        rule = f"{scheme} starts from class statistics, which give one layer; must be nn.Linear({features}, classes)"
+        raise ScenarioError("network", type(network).__name__, rule)
 
 
 def with_model(task: Task, model: Model) -> Task:
