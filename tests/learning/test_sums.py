@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -141,6 +142,29 @@ def test_a_classifier_that_is_trained_on_is_solved_in_less_time_and_is_the_same(
     else:
         assert torch.equal(start, weights)
         assert torch.equal(start_bias, bias)
+
+
+@pytest.mark.parametrize("failure", ["nan", "wrong", "error"])
+def test_a_solver_that_fails_in_single_precision_is_replaced_by_the_one_in_double_precision(
+    failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MKL's does with one thread on some covariances whose products arrived in part."""
+    inputs, labels = samples(3000)
+    layout = replace(FINE, collection=Collection(classifier="lda", trains=True), samples=300)
+    vector, solve = collect(inputs, labels, layout), torch.linalg.eigh
+    expected = linear_classifier(vector, layout)
+
+    def failing(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = solve(matrix)
+        if matrix.dtype == torch.float64:
+            return values, vectors
+        if failure == "error":
+            raise torch.linalg.LinAlgError("the algorithm failed to converge")
+        return values * (math.nan if failure == "nan" else 3), vectors * (math.nan if failure == "nan" else 1)
+
+    monkeypatch.setattr("torch.linalg.eigh", failing)
+    for found, single in zip(linear_classifier(vector, layout), expected, strict=True):
+        assert torch.allclose(found, single, rtol=1e-4, atol=1e-5)
 
 
 def test_products_of_too_many_features_are_rejected_before_they_take_the_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ _UNSEEN = -30.0
 _EMPTY, _RAISED = 1e-4, 1.5
 # Single precision finds eigenvalues to about 1e-7 of the largest: those above the floor are then exact to 1e-3.
 _SINGLE = 1e-4
+# How far the norm of the eigenvalues may be from that of the matrix.
+_SOLVED = 1e-4
 
 
 @torch.no_grad()
@@ -67,7 +70,7 @@ def _spectrum(found: Found, layout: Sums, covariance: Tensor, freedom: float) ->
     size = len(covariance)
     noise = _noise(found, layout, features=size)
     single = layout.collection.trains and noise > _SINGLE * float(covariance.norm())
-    eigenvalues, vectors = (part.double() for part in torch.linalg.eigh(covariance.float() if single else covariance))
+    eigenvalues, vectors = _eigen(covariance, single=single)
     mean = float(eigenvalues.clamp(min=0).mean())
     floor = max(noise, _EMPTY * mean)
     eigenvalues = eigenvalues.clamp(min=floor if floor > 0 else 1.0)
@@ -76,6 +79,21 @@ def _spectrum(found: Found, layout: Sums, covariance: Tensor, freedom: float) ->
     share = ((1 - 2 / size) * square + trace**2) / ((freedom + 1 - 2 / size) * spread) if spread > 0 else 1.0
     share = min(share, 1.0)
     return (1 - share) * eigenvalues + share * trace / size, vectors
+
+
+def _eigen(matrix: Tensor, *, single: bool) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, in single precision if that is wanted and succeeds.
+
+    MKL's solver in single precision fails on some matrices, such as those of products that arrived in part: with one
+    thread it gives NaN or raises an error. A check of the norm is cheap and notices both.
+    """
+    if single:
+        with suppress(torch.linalg.LinAlgError):
+            eigenvalues, vectors = (part.double() for part in torch.linalg.eigh(matrix.float()))
+            if bool(vectors.isfinite().all()) and torch.allclose(eigenvalues.norm(), matrix.norm(), rtol=_SOLVED):
+                return eigenvalues, vectors
+    eigenvalues, vectors = torch.linalg.eigh(matrix)
+    return eigenvalues, vectors
 
 
 def _noise(found: Found, layout: Sums, features: int) -> float:
