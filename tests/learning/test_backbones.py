@@ -189,6 +189,16 @@ def test_a_damaged_file_is_made_again(folder: Path) -> None:
         assert np.array_equal(np.load(file)["test"], first)
 
 
+def test_a_file_that_lacks_images_is_made_again(folder: Path) -> None:
+    first = features_of("small", ARRAYS, backbone(), 32)
+    train, test = np.array(first.train), np.array(first.test)
+    (file,) = folder.glob("*.npz")
+    for fewer in ({"train": train[:10], "test": test}, {"train": train, "test": test[:, :3]}):
+        np.savez(file, **fewer)
+        again = features_of("small", ARRAYS, backbone(), 32)
+        assert (again.train.shape, again.test.shape) == (train.shape, test.shape)
+
+
 def test_work_that_is_interrupted_leaves_nothing_and_drafts_of_killed_processes_go(folder: Path) -> None:
     def stop(what: str, done: int, total: int) -> None:
         raise KeyboardInterrupt

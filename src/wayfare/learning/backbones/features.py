@@ -140,14 +140,16 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
 
 @torch.inference_mode()
 def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
-    """Whether the network still gives what is stored of the first training image.
+    """Whether there is a value of every image, and the network still gives that of the first.
 
     The hash in the name of a file covers weights and not code, which may call functions of other files and libraries.
     """
     expected = _values(work, torch.from_numpy(images.train_images[:1])).numpy()
+    counts = len(images.train_images), len(images.test_images)
+    if (found.train.shape, found.test.shape) != tuple((count, *expected.shape[1:]) for count in counts):
+        return False
     stored = found.train[:1].astype(np.float32)
-    same_shape = stored.shape == expected.shape
-    return same_shape and float(np.abs(stored - expected).max()) <= _ALLOWED * float(np.abs(stored).max())
+    return float(np.abs(stored - expected).max()) <= _ALLOWED * float(np.abs(stored).max())
 
 
 def _lock_or_watch(opened: int, file: Path, what: str, total: int) -> None:
