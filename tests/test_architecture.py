@@ -23,6 +23,7 @@ ORDER = (
         "files",
         "signals",
         "forking",
+        "threads",
         "progress",
         "arrays",
         "units",

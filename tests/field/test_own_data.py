@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from tests.field.brokers import needs_broker
-from wayfare.engine.compute import one_thread
 from wayfare.field.fleet import Fleet, add_devices, create_fleet, load_bundle
 from wayfare.field.rig.broker import Broker
 from wayfare.field.rig.example import write_example
@@ -37,6 +36,7 @@ from wayfare.scenario import load
 from wayfare.server import ServerState
 from wayfare.simulator import Observer, Simulation
 from wayfare.simulator.events import EvaluationEvent, MetricEvent
+from wayfare.threads import one_thread
 from wayfare.world import draw_world
 
 EXCHANGES, STEPS = 70, 20

@@ -21,7 +21,6 @@ from tests.field.brokers import finish
 from tests.field.without_broker import Unsealed
 from tests.simulator import goldens
 from tests.simulator.golden_cases import Case
-from wayfare.engine.compute import one_thread
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.rig.audit import Audit, audit
@@ -36,6 +35,7 @@ from wayfare.field.runtime.work import Work
 from wayfare.methods import make_method
 from wayfare.methods.registry import TABLE
 from wayfare.scenario import Scenario
+from wayfare.threads import one_thread
 
 EAGER = Patience(idle_s=0.002, again_s=0.002)
 

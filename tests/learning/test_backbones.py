@@ -15,7 +15,6 @@ from tests.image_files import small_arrays, small_set
 from torch import Tensor, nn
 
 import wayfare
-from wayfare.engine.compute import one_thread
 from wayfare.errors import ScenarioError
 from wayfare.files import lock
 from wayfare.identity import changes, identity_of
@@ -35,6 +34,7 @@ from wayfare.progress import listening
 from wayfare.scenario.model import Learning
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
+from wayfare.threads import one_thread
 
 ARRAYS = small_arrays(CIFAR10, train=150, test=7)
 BATCHES = 11  # of 16 images: ten of the training set and one of the test set

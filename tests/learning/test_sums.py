@@ -217,3 +217,21 @@ def test_sums_beyond_the_exact_range_are_refused() -> None:
 def test_invalid_settings_are_refused(field: str, value: object) -> None:
     with pytest.raises(ScenarioError, match=re.escape(f"{field} = {value!r}: must be")):
         Collection(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_classifier_does_not_depend_on_the_number_of_threads() -> None:
+    """A server in the field repeats its model from the uploads, possibly on another machine."""
+    rng = np.random.default_rng(0)
+    labels = torch.from_numpy(np.arange(2000) % 10)
+    inputs = torch.from_numpy(rng.standard_normal((2000, 300)).astype(np.float32))
+    layout = Sums(collection=Collection(classifier="lda", trains=True), classes=10, features=300, samples=2000)
+    vector, before = collect(inputs, labels, layout), torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            found.append(torch.cat([part.flatten() for part in linear_classifier(vector, layout)]))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)

@@ -40,9 +40,9 @@ from torch import Tensor
 
 from tests.simulator.golden_cases import CASES, Case
 from tests.simulator.numerics import description, fingerprint
-from wayfare.engine.compute import one_thread
 from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.threads import one_thread
 from wayfare.world import World
 
 FILE = Path(__file__).with_name("goldens.json")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wayfare.engine import Compute
-from wayfare.engine.compute import one_thread
+from wayfare.threads import one_thread
 
 _BATCH, _INPUTS, _HIDDEN, _CLASSES = 8, 784, 8, 10
 

@@ -149,14 +149,3 @@ def _use_deterministic_algorithms(wanted: bool) -> None:
         torch.use_deterministic_algorithms(wanted)
     else:
         torch._C._set_deterministic_algorithms(wanted)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread per process: runs are many and small, and sums do not depend on the number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

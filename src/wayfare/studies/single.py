@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
-from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError, ScenarioError
 from wayfare.identity import identity_of
 from wayfare.learning.tasks import Task, forget_tasks, is_from_file, load_task
@@ -44,6 +43,7 @@ from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
 from wayfare.studies.arguments import checked_scenario, checked_seed, checked_task
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
+from wayfare.threads import one_thread
 from wayfare.world import World, draw_world, last_common_round, world_for
 
 _log = logging.getLogger("wayfare")

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from wayfare.engine.compute import one_thread
 from wayfare.progress import listening, report_progress
 from wayfare.sharing import sharing
 from wayfare.signals import Interrupts, StopRequest
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Reports, Shared, Step, perform
 from wayfare.studies.keeping import StoppedError
+from wayfare.threads import one_thread
 
 _log = logging.getLogger("wayfare")
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.arrays import Floats, Ints
-from wayfare.engine.compute import one_thread
 from wayfare.learning.models.base import load_vector, read_vector, trainable
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Evaluation
@@ -24,6 +23,7 @@ from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Observer, Simulation
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
+from wayfare.threads import one_thread
 from wayfare.world import World, draw_world
 
 # Training samples per device for its gradient: enough for a mean, and little work.

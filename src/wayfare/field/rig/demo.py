@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from wayfare.engine.compute import one_thread
 from wayfare.errors import InputError
 from wayfare.field.fleet import Fleet, create_fleet, load_bundle
 from wayfare.field.rig.audit import Audit, as_format_5, audit, audit_later_life
@@ -35,6 +34,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Evaluation
 from wayfare.simulator import Observer, Simulation
 from wayfare.streams import FLEET, Stream, generator
+from wayfare.threads import one_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wayfare.learning.sums.layout import Found, Sums
+from wayfare.threads import one_thread
 
 # The logit of a class that no device has reported.
 _UNSEEN = -30.0
@@ -21,10 +22,12 @@ _SOLVED = 1e-4
 
 
 @torch.no_grad()
+@one_thread()
 def linear_classifier(vector: Tensor, layout: Sums) -> tuple[Tensor, Tensor]:
     """Weights (classes, features) and bias (classes,) from a vector of sums. Without sums, both are 0.
 
-    All classes have the same prior, because devices that have not sent yet may hold any class.
+    All classes have the same prior, because devices that have not sent yet may hold any class. One thread gives the
+    same bits whatever the number of cores, so that a server can repeat what it has added to a model.
     """
     found = layout.unpacked(vector)
     seen = found.counts > 0
