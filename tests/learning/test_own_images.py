@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 
 import wayfare
 from wayfare.errors import ScenarioError
-from wayfare.learning.backbones import features_of, load_backbone
+from wayfare.learning.backbones import Backbone, features_of, load_backbone
 from wayfare.learning.data import ImageArrays
 from wayfare.studies.single import Execution
 
@@ -44,6 +45,12 @@ def test_the_lines_on_the_page_make_a_task_of_features(tmp_path: Path, monkeypat
 
 
 BYTES, LABELS = np.zeros((6, 3, 32, 32), np.uint8), np.arange(6) % 2
+
+
+def made(module: nn.Module, features: int) -> Backbone:
+    return Backbone(name="mine", module=module, features=features, mean=(0.0,) * 3, deviation=(1.0,) * 3)
+
+
 SHAPE = "must be an array of bytes (uint8) of the shape (n, channels, height, width) with 1 or 3 channels"
 
 
@@ -73,3 +80,40 @@ def test_images_that_are_not_bytes_are_rejected(
 def test_a_size_of_images_is_a_number(pixels: Any) -> None:
     with pytest.raises(ScenarioError, match=r"pixels = .*: must be a whole number of at least 1"):
         features_of("signs", ImageArrays(BYTES, LABELS, BYTES, LABELS), chain(), pixels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"backbone": "efficientnet-lite0"}, r"backbone = 'str': must be a Backbone, as load_backbone\("),
+        ({"images": BYTES}, r"images = 'ndarray': must be ImageArrays"),
+        ({"pixels": True}, r"pixels = True: must be a whole number"),
+        (
+            {"backbone": made(nn.Flatten(), 7)},
+            r"backbone_pixels = 32: mine gives 3072 features .*, but 7 for",
+        ),
+        ({"backbone": made(nn.Conv2d(3, 2, 1), 2)}, r"backbone_pixels = 32: mine gives 2048 features .*, but 2 for"),
+        ({"backbone": made(nn.Linear(5, 5), 5)}, r"backbone_pixels = 32: mine does not take images of this size"),
+    ],
+)
+def test_what_is_no_backbone_for_these_images_is_rejected(
+    arguments: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
+    usual = {"name": "signs", "images": ImageArrays(BYTES, LABELS, BYTES, LABELS), "backbone": chain(), "pixels": 32}
+    with pytest.raises(ScenarioError, match=message):
+        features_of(**(usual | arguments))
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b c", "x" * 300])
+def test_features_of_any_name_are_in_the_cache(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
+    features_of(name, ImageArrays(BYTES, LABELS, BYTES, LABELS), chain(), 32)
+    assert len(list((tmp_path / "features").glob("*.npz"))) == 1
+
+
+def test_a_scale_has_three_numbers_and_no_deviation_is_zero() -> None:
+    for mean, deviation in (((0.0,), (1.0,) * 3), ((0.0,) * 3, (1.0, 0.0, 1.0)), ((math.nan,) * 3, (1.0,) * 3)):
+        with pytest.raises(ScenarioError, match="must be three finite numbers, deviations other than 0"):
+            Backbone(name="mine", module=nn.Flatten(), features=3, mean=mean, deviation=deviation)  # type: ignore[arg-type]

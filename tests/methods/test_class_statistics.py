@@ -290,6 +290,7 @@ def test_principal_axes_of_a_pilot_change_the_bits_and_not_the_classifier() -> N
         ("statistics + class-statistics(trains=true)", "trains = true exactly if sums-first has a rule"),
         ("statistics + sgd", "add the local rule class-statistics"),
         ("statistics + sums-first(by='x')", "by = 'x': must be 0 to 1"),
+        ("statistics + add-sums(step=0.0)", "step = 0.0: must be a finite number above 0"),
         ("statistics + sums-first(then=3)", "then = 3: must be an upload rule"),
     ],
 )

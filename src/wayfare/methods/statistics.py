@@ -6,6 +6,7 @@ Sums are exact in any order and from any subset of contacts, whatever classes a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -120,6 +121,10 @@ class AddSums(ServerRule):
     step: float = 1.0
 
     takes_pieces = True
+
+    def __post_init__(self) -> None:
+        if type(self.step) not in (int, float) or not 0 < self.step < math.inf:
+            raise ScenarioError("step", self.step, "must be a finite number above 0")
 
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Literal
@@ -39,6 +40,9 @@ class Backbone:
     code: str = ""
 
     def __post_init__(self) -> None:
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(values) != 3 or not all(math.isfinite(value) for value in values) or 0 in self.deviation:
+                raise ScenarioError(name, values, "must be three finite numbers, deviations other than 0")
         for module in (self.module, *self.chain):
             module.requires_grad_(False).eval()
 

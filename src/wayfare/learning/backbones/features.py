@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import time
 import zipfile
 from collections import deque
@@ -42,6 +43,7 @@ _VERSION = 1
 # The difference from stored values that machines may have, as a share of the largest; rounding is below a tenth of it.
 _ALLOWED = 0.01
 _WATCH_EVERY_S = 0.2
+_NAME_LETTERS = 80
 _PARTS = ("train", "test")
 _SHAPE = "must be an array of bytes (uint8) of the shape (n, channels, height, width) with 1 or 3 channels"
 
@@ -77,11 +79,13 @@ def features_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int)
     The first process computes them and the others wait. A killed process leaves nothing but a draft, which the next
     one removes.
     """
+    _check(images, backbone, pixels)
     return _cached(_Work(backbone.module, lambda batch: backbone(batch, pixels)), name, images, backbone, pixels)
 
 
 def activations_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int, cut: int) -> Features:
     """What the block ``cut`` of a backbone gets for every image of a set, from the cache or computed now."""
+    _check(images, backbone, pixels)
     frozen = nn.Sequential(*backbone.folded_blocks[:cut])
 
     def values(batch: Tensor) -> Tensor:
@@ -91,8 +95,13 @@ def activations_of(name: str, images: ImageArrays, backbone: Backbone, pixels: i
     return _cached(_Work(frozen, values, cut), name, images, backbone, pixels)
 
 
-def _check(images: ImageArrays, pixels: int) -> None:
+def _check(images: ImageArrays, backbone: Backbone, pixels: int) -> None:
     """Reject arrays that would be read as other images: values between 0 and 1 are black as bytes."""
+    if not isinstance(backbone, Backbone):
+        rule = "must be a Backbone, as load_backbone('efficientnet-lite0') gives it"
+        raise ScenarioError("backbone", type(backbone).__name__, rule)
+    if not isinstance(images, ImageArrays):
+        raise ScenarioError("images", type(images).__name__, "must be ImageArrays of images and labels")
     train, test = (images.train_images, images.train_labels), (images.test_images, images.test_labels)
     for part, (pictures, labels) in zip(_PARTS, (train, test), strict=True):
         if not isinstance(pictures, np.ndarray):
@@ -106,19 +115,18 @@ def _check(images: ImageArrays, pixels: int) -> None:
         if len(labels) != len(pictures):
             rule = f"must be as many as images: {len(pictures)}"
             raise ScenarioError(f"{part}_labels", f"{len(labels)} labels", rule)
-    if not isinstance(pixels, int) or pixels < 1:
+    if type(pixels) is not int or pixels < 1:
         raise ScenarioError("pixels", pixels, "must be a whole number of at least 1")
 
 
 def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
-    _check(images, pixels)
     cut_key, cut_name = ("", "") if work.cut is None else (f" cut {work.cut}", f"-cut{work.cut}")
     # A network with dropout or batch normalisation may have been trained since it became a backbone.
     work.module.eval()
     content = f"{_VERSION} {backbone.digest} {pixels} {images.digest()}{cut_key}"
-    stem = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in Path(backbone.name).name)
     key = hashlib.sha256(content.encode()).hexdigest()[:20]
-    file = data_folder() / "features" / f"{name}-{stem}-{pixels}px{cut_name}-{key}.npz"
+    names = f"{_plain(name)}-{_plain(Path(backbone.name).name)}"
+    file = data_folder() / "features" / f"{names}-{pixels}px{cut_name}-{key}.npz"
     found = _read(file)
     if found is not None and _agrees(found, work, images):
         return found
@@ -130,12 +138,18 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
         _lock_or_watch(waiting.fileno(), file, f"{work.what} of {name}", count)
         found = _read(file)
         if found is None or not _agrees(found, work, images):
+            backbone.check_pixels(pixels)
             _remove_abandoned_drafts(file)
             _compute(work, name, file, images, backbone.name)
             found = _read(file)
     if found is None:
         raise ScenarioError("learning.backbone", backbone.name, f"{file} cannot be read again")
     return found
+
+
+def _plain(name: str) -> str:
+    """A part of a file name: the hash distinguishes files, and the name only tells a person what they are."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", str(name))[:_NAME_LETTERS]
 
 
 @torch.inference_mode()

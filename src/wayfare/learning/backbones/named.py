@@ -33,6 +33,8 @@ _LOCAL = "name a file with its weights as NAME@FILE"
 
 def load_backbone(name: str) -> Backbone:
     """The backbone of a name, with its weights."""
+    if not isinstance(name, str):
+        raise ScenarioError(_FIELD, name, "must be a name or FILE.py:FUNCTION")
     if names_python_file(name):
         return _from_file(name)
     _, _, weights = name.partition("@")

@@ -55,7 +55,6 @@ def _features_task(learning: Learning, model: Mlp) -> Classification:
         return fashion_small.fashion_features_task(model)
     spec = IMAGE_SETS[learning.task]
     images, backbone = load_images(spec), load_backbone(learning.backbone)
-    backbone.check_pixels(learning.backbone_pixels)
     found = features_of(spec.name, images, backbone, learning.backbone_pixels)
     return Classification(
         name=spec.name,
