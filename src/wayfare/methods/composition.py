@@ -113,7 +113,7 @@ def _made(kind: Any, values: dict[str, Any], text: str, before: tuple[Part, ...]
         rule = f"{kind.__name__} has no field {unknown[0]}; its fields are {', '.join(known) or '(none)'}"
         raise ScenarioError("schemes", text, rule)
     try:
-        same = next((part for part in reversed(before) if type(part) is kind and is_dataclass(part)), None)
+        same: Any = next((part for part in reversed(before) if type(part) is kind and is_dataclass(part)), None)
         return checked_part(kind(**values) if same is None else replace(same, **values), text)
     except ScenarioError as error:
         raise ScenarioError("schemes", text, str(error)) from None
@@ -126,7 +126,7 @@ def _values(text: str, whole: str) -> dict[str, Any]:
     try:
         return tomllib.loads("\n".join(_split(text, ",")))
     except tomllib.TOMLDecodeError as error:
-        rule = f"cannot parse {text!r}: {error}; expected values such as buffer(size=5)"
+        rule = f"cannot parse {text!r}: {error}; expected values such as size=5, or name='text' with quotes"
         raise ScenarioError("schemes", whole, rule) from None
 
 

@@ -91,7 +91,8 @@ def _eigen(matrix: Tensor, *, single: bool) -> tuple[Tensor, Tensor]:
     thread it gives NaN or raises an error. A check of the norm is cheap and notices both.
     """
     if single:
-        with suppress(torch.linalg.LinAlgError):
+        # LinAlgError is one of these.
+        with suppress(RuntimeError):
             eigenvalues, vectors = (part.double() for part in torch.linalg.eigh(matrix.float()))
             if bool(vectors.isfinite().all()) and torch.allclose(eigenvalues.norm(), matrix.norm(), rtol=_SOLVED):
                 return eigenvalues, vectors
