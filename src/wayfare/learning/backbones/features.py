@@ -34,6 +34,7 @@ from wayfare.learning.data import ImageArrays
 from wayfare.learning.data.sets import Pixels
 from wayfare.places import data_folder
 from wayfare.progress import report_progress
+from wayfare.threads import one_thread
 
 # Images of a batch. On a CPU each core has its own batch, and 16 images of 160 pixels take 250 MB.
 _AT_ONCE, _AT_ONCE_CPU = 64, 16
@@ -158,7 +159,9 @@ def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
 
     The hash in the name of a file covers weights and not code, which may call functions of other files and libraries.
     """
-    expected = _values(work, torch.from_numpy(images.train_images[:1])).numpy()
+    # Several threads would wait for each other after every layer.
+    with one_thread():
+        expected = _values(work, torch.from_numpy(images.train_images[:1])).numpy()
     counts = len(images.train_images), len(images.test_images)
     if (found.train.shape, found.test.shape) != tuple((count, *expected.shape[1:]) for count in counts):
         return False
