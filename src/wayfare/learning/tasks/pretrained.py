@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 from wayfare.errors import ScenarioError
-from wayfare.learning.backbones import activations_of, features_of, load_backbone
+from wayfare.learning.backbones import Backbone, activations_of, features_of, load_backbone
 from wayfare.learning.data import IMAGE_SETS, load_images
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.tuned import Tuned, Tuning
@@ -94,7 +94,13 @@ def _tuned_task(learning: Learning, model: Tuned) -> TunedClassification:
 def backbone_digest(learning: Learning) -> str | None:
     """The digest of the scenario's backbone; None if it has none, or if its features are part of the package."""
     without = learning.backbone == NO_BACKBONE or learning.task == _EMBEDDED
-    return None if without else load_backbone(learning.backbone).digest
+    return None if without else _digest_of(load_backbone(learning.backbone))
+
+
+@lru_cache(maxsize=1)
+def _digest_of(backbone: Backbone) -> str:
+    """A study asks for every run, and all runs share the backbone of a library."""
+    return backbone.digest
 
 
 def _check(learning: Learning) -> None:
