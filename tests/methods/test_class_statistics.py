@@ -173,7 +173,7 @@ def test_features_that_the_steps_would_round_away_are_refused_and_a_scale_helps(
     inputs = (0.003 * (3 * np.eye(4, 6)[labels] + rng.standard_normal((400, 6)))).astype(np.float32)
     task = wayfare.own_task("small", train=(inputs, labels), test=(inputs, labels), network=nn.Linear(6, 4))
     drawn = draw_world(wayfare.load("fashion-small", ["fleet.devices=4", "learning.batch_size=4"]), 0, task=task)
-    rule = r"scale = 1.0: would round .* deviate by 0\.004\d; .*statistics:lda \+ class-statistics\(scale=0\.004\d\)"
+    rule = r"scale = 1.0: statistics:lda would round .* deviate by 0\.004\d; set class-statistics\(scale=0\.004\d\)"
     with pytest.raises(ScenarioError, match=rule):
         world_for(drawn, method("statistics:lda"))
     scaled = world_for(drawn, method("statistics:lda + class-statistics(scale=0.0045)")).task.model

@@ -48,8 +48,8 @@ def _check_scale(inputs: Tensor, scale: float, scheme: str) -> None:
     size = float(some.var(0, correction=0).mean().sqrt())
     if 0 < size < scale / _COARSEST:
         rule = (
-            f"would round away the statistics of features that deviate by {size:.2g}; set it as in "
-            f"{scheme} + class-statistics(scale={size:.2g})"
+            f"{scheme} would round away the statistics of features that deviate by {size:.2g}; "
+            f"set class-statistics(scale={size:.2g})"
         )
         raise ScenarioError("scale", scale, rule)
 
