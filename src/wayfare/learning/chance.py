@@ -82,8 +82,11 @@ def random_layers(module: nn.Module, loss: Callable[[nn.Module], Tensor], where:
 
 class _Watch:
     def __init__(self, module: nn.Module) -> None:
+        # Scripted layers allow no hooks. What they draw counts for the layer around them.
         self.names = {
-            f"{name or 'the network'} ({type(layer).__name__})": layer for name, layer in module.named_modules()
+            f"{name or 'the network'} ({type(layer).__name__})": layer
+            for name, layer in module.named_modules()
+            if not isinstance(layer, torch.jit.ScriptModule)
         }
         self.keyed: list[str] = []
         self.elsewhere: list[str] = []
