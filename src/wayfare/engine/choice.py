@@ -9,6 +9,7 @@ from wayfare.engine.base import Engine, LocalTraining
 from wayfare.engine.batched.support import obstacle
 from wayfare.engine.collecting import Collecting
 from wayfare.engine.cuda_graphs import CudaGraphs
+from wayfare.engine.first_step import reject_failing_step
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
 from wayfare.engine.random_layers import reject_random_layers, task_random_layers
 from wayfare.engine.reference import Reference
@@ -43,6 +44,8 @@ def choose_engine(name: str, training: LocalTraining) -> Choice:
     """
     if name not in ("auto", *ENGINES):
         raise ScenarioError("engine", name, f"must be one of auto, {', '.join(ENGINES)}")
+    if isinstance(training.task.model, Wrapped):
+        reject_failing_step(training)
     if isinstance(training.task.model, SumsModel):
         after = _after_sums(training)
         if after is None:

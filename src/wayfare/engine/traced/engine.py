@@ -19,6 +19,7 @@ from wayfare.engine.base import (
     Steering,
     Step,
     descend,
+    gradients_of,
     seeds,
     split,
     stacked_steps,
@@ -140,7 +141,7 @@ class StackedTraced(Stack):
                     seeds=[key[number] for key in keys[:active]],
                 )
                 self._step(network, shared, step, steering)
-        trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
+        trained = zip(*(stack.view(len(models), -1).unbind() for stack in stacks), strict=True)
         torch._foreach_copy_(
             [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
         )
@@ -172,7 +173,7 @@ class StackedTraced(Stack):
         if step.offsets is not None:
             outputs = _with_offsets(outputs, step.offsets)
         loss = self._loss(outputs, targets, shared.count)
-        gradients = torch.autograd.grad(loss, needed, allow_unused=bool(network.fused))[: len(tracked)]
+        gradients = gradients_of(loss, needed)[: len(tracked)]
         if tracked:
             descend(
                 [leaves[index] for index in tracked],

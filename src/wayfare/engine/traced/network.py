@@ -133,7 +133,7 @@ class _Builder:
             elif node not in self.slots and node not in self.joined and not is_unused_answer(node):
                 self._add(node)
         leaves = tree_leaves(output)
-        if not all(isinstance(each, fx.Node) and self.kinds[each].axes == (0,) for each in leaves):
+        if not all(isinstance(each, fx.Node) and {*self.kinds[each].axes} == {0} for each in leaves):
             raise NotStackableError("its outputs are not one entry for each sample")
         return StackedNetwork(
             output=self._filled(output),

@@ -57,7 +57,7 @@ def is_plain_lookup(node: fx.Node) -> bool:
     """Whether an embedding, if this is one, only looks up rows."""
     if node.target is not functional.embedding:
         return True
-    extras = (3, "max_norm"), (5, "scale_grad_by_freq"), (6, "sparse")
+    extras = (3, "max_norm"), (5, "scale_grad_by_freq")
     return not any(argument_of(node, place, name) for place, name in extras)
 
 

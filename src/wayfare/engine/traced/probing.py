@@ -53,6 +53,9 @@ def traced(network: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[nn.Module
     Raises NotStackableError if the operations depend on values, or on the size of a minibatch.
     """
     root = _Root(network)
+    for name, layer in network.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise NotStackableError(f"{name or 'it'} is compiled by torch.jit")
     try:
         # The generators belong to one thread at a time, so no two threads trace at once.
         with seeded_generators(inputs[0].device) as set_seed, torch.no_grad():
@@ -128,8 +131,8 @@ class _Tracer(fx.Tracer):
         type_expr: Any | None = None,
     ) -> fx.Node:
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
-        if kind == "get_attr":
-            # A tensor that the network creates, such as a mask, never becomes a proxy of its own.
+        if kind != "output":
+            # Not every node becomes a proxy: a tensor that the network creates does not, nor a data class of outputs.
             node.meta["probes"] = tuple(self._probe(node, which) for which in (0, 1))
         return node
 
@@ -144,11 +147,7 @@ class _Tracer(fx.Tracer):
         proxy_factory_fn: Callable[[fx.Node], fx.Proxy] | None = None,
     ) -> Any:
         proxy = super().create_proxy(kind, target, args, kwargs, name, type_expr, proxy_factory_fn)
-        if kind == "output":
-            return proxy
-        node = proxy.node
-        node.meta["probes"] = tuple(self._probe(node, which) for which in (0, 1))
-        return self._known(proxy)
+        return proxy if kind == "output" else self._known(proxy)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         raise NotStackableError("it branches on values")
