@@ -15,6 +15,7 @@ from wayfare.engine.random_layers import reject_random_layers, task_random_layer
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
+from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.verified import stacked_own
 from wayfare.engine.vmapped import Vmapped
@@ -85,7 +86,10 @@ def _for_traced_network(training: LocalTraining) -> Choice:
     # Layers that no engine can key are rejected first.
     reject_random_layers("reference", training)
     try:
-        return Choice("stacked", stacked_own(training))
+        engine = stacked_own(training)
+        if isinstance(engine, StackedTraced) and engine.slower is not None:
+            raise NotStackableError(engine.slower, traced=True)
+        return Choice("stacked", engine)
     except NotStackableError as error:
         reason, traced = f"the network of {training.task.name} cannot be stacked: {error}", error.traced
     # Traced operations read no values, so a graph can hold them, if the loss reads none either.

@@ -127,6 +127,25 @@ def joined_group_norm(
     return functional.group_norm(inputs, num_groups * step.count, scale, shift, eps)
 
 
+def joined_frozen_norm(
+    step: StackedStep,
+    inputs: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch normalisation by constant moments. Scale and shift are constants too, or (n, channels)."""
+    moved, spread, scale, shift = (
+        None if each is None else each.flatten() if each.dim() == 2 else each.repeat(step.count)
+        for each in (mean, variance, weight, bias)
+    )
+    return functional.batch_norm(inputs, moved, spread, scale, shift, False, 0.0, eps)
+
+
 def layer_norm(
     step: StackedStep,
     axis: int,
@@ -266,3 +285,19 @@ def dropout(
 ) -> Tensor:
     """Dropout with the draws of each device; ``order`` as in `StackedStep.kept`."""
     return inputs * step.kept(inputs, axis, p, order)
+
+
+def joined_dropout(
+    step: StackedStep,
+    inputs: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    order: Sequence[int],
+    whole: bool,
+) -> Tensor:
+    """Dropout of joined channels; ``whole`` drops all of a channel of a sample."""
+    batch, channels, *image = inputs.shape
+    shape = step.count * batch, channels // step.count, *([1] * len(image) if whole else image)
+    return inputs * join_channels(step, step.kept(inputs.new_empty(shape, device="meta"), 0, p, order))

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from wayfare.engine.traced import attention, layers
+from wayfare.engine.traced import attention, layers, recurrent
 from wayfare.engine.traced.convolved import convolve
 from wayfare.engine.traced.nodes import (
     BY_CHANNEL,
@@ -22,7 +22,6 @@ from wayfare.engine.traced.nodes import (
     argument_of,
     axis_of,
     convolution_from,
-    has_draws,
     is_plain_lookup,
     is_unused_answer,
     memory_order,
@@ -38,6 +37,7 @@ from wayfare.engine.traced.program import (
     Split,
     StackedNetwork,
     along,
+    apart,
     attended,
     constant,
     mapped,
@@ -67,11 +67,19 @@ _POINTWISE: Mapping[Any, Callable[..., Tensor]] = {
     torch.mul: torch.mul,
     torch.div: torch.div,
 }
+_CELLS: Mapping[Any, Callable[..., Any]] = {torch.gru_cell: recurrent.gru_cell, torch.lstm_cell: recurrent.lstm_cell}
 _PRODUCTS = torch.matmul, operator.matmul
 # Operations that may draw; they run with the draws of each device.
 _RANDOM: Mapping[Any, Callable[..., Tensor]] = {
     functional.dropout: layers.dropout,
     functional.scaled_dot_product_attention: attention.scaled_dot_product,
+}
+# Dropout that has a form on joined channels, with the rank of its inputs if it drops whole channels.
+_DROPOUTS: Mapping[Any, int | None] = {
+    functional.dropout: None,
+    functional.dropout1d: 3,
+    functional.dropout2d: 4,
+    functional.dropout3d: 5,
 }
 # Operations on joined channels, (B, n C, ...).
 _CONVOLUTIONS: Mapping[Any, Callable[..., Tensor]] = {
@@ -114,6 +122,7 @@ class _Builder:
     fused: set[int] = field(default_factory=set)
     draws: bool = False
     casts: bool = False
+    slower: str | None = None
     entries: int = 0
 
     def __post_init__(self) -> None:
@@ -143,6 +152,7 @@ class _Builder:
             sample_entries=self.entries // samples,
             perceptron=perceptron_sizes(graph, self.trained),
             casts=self.casts,
+            slower=self.slower,
         )
 
     def _add(self, node: fx.Node) -> None:
@@ -150,6 +160,7 @@ class _Builder:
         sizes = zip(tensors_of(probes_of(node)[0]), kind.axes, strict=True)
         self.entries = max(self.entries, *(tensor.numel() for tensor, axis in sizes if axis is not None), 0)
         real = next(self.root.parameters()).dtype
+        self.draws |= node.meta["draws"]
         self.casts |= any(each.is_floating_point() and each.dtype != real for each in tensors_of(probes_of(node)[0]))
         in_channels = self._in_channels(node)
         if in_channels is None:
@@ -212,6 +223,15 @@ class _Builder:
         if target is functional.group_norm and self._are_parameters(node, 2):
             args, kwargs = self._filled_joined(node.args), self._filled_joined(node.kwargs)
             return Operation(layers.joined_group_norm, args, kwargs)
+        if target in _DROPOUTS and node.meta["draws"] and self._rank(first) == (_DROPOUTS[target] or self._rank(first)):
+            form = partial(
+                layers.joined_dropout, order=memory_order(probes_of(first)[0]), whole=bool(_DROPOUTS[target])
+            )
+            return Operation(form, self._filled_joined(node.args), self._filled_joined(node.kwargs))
+        if target is functional.batch_norm and not argument_of(node, 5, "training"):
+            return Operation(
+                layers.joined_frozen_norm, self._filled_joined(node.args), self._filled_joined(node.kwargs)
+            )
         alike = all(each in self.joined and self._rank(each) == self._rank(first) for each in node.all_input_nodes)
         if target in BY_CHANNEL and alike and len(self.kinds[node].axes) == 1:
             call = partial(method, target) if node.op == "call_method" else target
@@ -247,10 +267,12 @@ class _Builder:
         first = node.args[0] if node.args else None
         if node.op == "call_method" and target.endswith("_") and isinstance(first, fx.Node) and first.op == "get_attr":
             raise NotStackableError(f"it changes {first.target} in place")
-        if any(self.kinds[each].by_device for each in node.all_input_nodes):
+        by_device = any(self.kinds[each].by_device for each in node.all_input_nodes)
+        if node.meta["draws"] and (by_device or target not in _RANDOM):
+            return self._mapped(node, kind, apart)
+        if by_device:
             return self._with_parameters(node, kind)
-        if target is functional.scaled_dot_product_attention or (target is functional.dropout and has_draws(node)):
-            self.draws |= has_draws(node)
+        if target is functional.scaled_dot_product_attention or node.meta["draws"]:
             if target is functional.dropout:
                 kwargs = {**kwargs, "order": memory_order(probes_of(first)[0])}  # type: ignore[arg-type]
             return Operation(partial(along, _RANDOM[target], self._axis(first)), args, kwargs)
@@ -269,13 +291,27 @@ class _Builder:
                 return Operation(partial(along, form, self._axis(one)), args, kwargs)
         if target in _PRODUCTS and self._is_sampled(one) and self._is_parameter(two) and self._rank(two) == 2:
             return Operation(partial(along, layers.product, self._axis(one)), args)
+        if target in _CELLS and not kwargs and self._is_cell(node):
+            return Operation(_CELLS[target], args)
         if target in _POINTWISE and not kwargs and self._aligns(one, two):
             first = self._is_parameter(one)
             form = layers.pointwise(_POINTWISE[target])
             return Operation(partial(along, form, self._axis(two if first else one)), args, {"parameter_first": first})
+        return self._mapped(node, kind, mapped)
+
+    def _mapped(self, node: fx.Node, kind: _Kind, form: Callable[..., Any]) -> Operation:
+        """An operation for each device: under `vmap`, or `apart` if it draws."""
+        target: Any = node.target
         call = partial(method, target) if node.op == "call_method" else target
         splits = [self._split(node, each) for each in tree_leaves((node.args, dict(node.kwargs)))]
-        return Operation(partial(mapped, call, splits, kind.axes), (args, dict(kwargs)))
+        args = self._filled(node.args), dict(self._filled(node.kwargs))
+        return Operation(partial(form, call, splits, kind.axes), args)
+
+    def _is_cell(self, node: fx.Node) -> bool:
+        """Whether a recurrent cell has samples (n B, features), states and its own weights."""
+        signals, weights = tree_leaves(node.args[:2]), [each for each in node.args[2:] if each is not None]
+        sampled = all(self._is_sampled(each) and self._axis(each) == 0 and self._rank(each) == 2 for each in signals)
+        return sampled and all(map(self._is_parameter, weights))
 
     def _split(self, node: fx.Node, value: Any) -> Split:
         if not isinstance(value, fx.Node):
@@ -285,7 +321,8 @@ class _Builder:
             return Split(counts=one != two)
         if len(kind.axes) > 1:
             raise NotStackableError(f"{name_of(node)} takes a parameter and several results of {name_of(value)}")
-        return Split(axis=kind.axes[0], by_device=kind.by_device)
+        order = memory_order(one) if node.meta["draws"] else ()
+        return Split(axis=kind.axes[0], by_device=kind.by_device, order=tuple(order))
 
     def _layer(self, node: fx.Node) -> nn.Module:
         return self.root.get_submodule(str(node.target))
@@ -310,15 +347,16 @@ class _Builder:
                 # Samples (n B, C), or channels that are not joined yet.
                 self._joined_slot(node.args[0])  # type: ignore[arg-type]
                 return Operation(layers.separate_channels, (self._append(self._normalisation(node)),))
-            case nn.RNNBase() if layer.dropout or layer.proj_size or self._rank(node.args[0]) != 3:
-                raise NotStackableError(f"{self._called(node)} has dropout, a projection, or inputs without samples")
+            case nn.RNNBase() if layer.proj_size or self._rank(node.args[0]) != 3:
+                raise NotStackableError(f"{self._called(node)} has a projection, or inputs without samples")
             case nn.RNNBase():
                 self._count(node, 4)  # gates
+                if recurrent.is_faster_alone(layer, cuda=tensors_of(probes_of(node)[0])[0].is_cuda):
+                    self.slower = f"{self._called(node)} takes less time on a CPU one device after another"
                 return Operation(partial(recurred, layer, indices), args, kwargs)
             case nn.MultiheadAttention():
                 self._check_attention(node, layer)
                 self._count(node, 6)  # queries, keys, values and their gradients
-                self.draws |= bool(layer.dropout and layer.training)
                 return Operation(partial(attended, layer, indices, self._fuses_attention(node, indices)), args, kwargs)
             case _:
                 raise NotStackableError(f"{self._called(node)} has no stacked form")
@@ -326,8 +364,8 @@ class _Builder:
     def _normalisation(self, node: fx.Node) -> Operation:
         layer = self._layer(node)
         assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        if not layer.training or layer.momentum is None:
-            raise NotStackableError(f"{self._called(node)} is frozen, or averages over all minibatches")
+        if layer.momentum is None:
+            raise NotStackableError(f"{self._called(node)} averages over all minibatches")
         moments = None
         if layer.running_mean is not None:
             first = self.running.index(f"{node.target}.running_mean")

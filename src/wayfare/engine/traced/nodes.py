@@ -66,14 +66,6 @@ def is_unused_answer(node: fx.Node) -> bool:
     return not node.users and not tensors_of(probes_of(node)[0])
 
 
-def has_draws(node: fx.Node) -> bool:
-    """Whether dropout, or attention with dropout, draws."""
-    if node.target is functional.dropout:
-        probability, training = argument_of(node, 1, "p"), argument_of(node, 2, "training")
-        return probability != 0 and (training is None or bool(training))
-    return bool(argument_of(node, 4, "dropout_p"))
-
-
 def memory_order(tensor: Tensor) -> list[int]:
     """The axes of a tensor in memory, from the outermost."""
     return sorted(range(tensor.dim()), key=lambda axis: -tensor.stride()[axis])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from wayfare.learning.chance import seeded_generators
+from wayfare.learning.chance import generator_state, seeded_generators
 
 # Layers that have a stacked form as a whole. All others are traced down to functions.
 LEAVES = nn.modules.batchnorm._BatchNorm, nn.RNNBase, nn.MultiheadAttention
@@ -47,10 +47,14 @@ class _Root(nn.Module):
         return self.network(inputs)
 
 
-def traced(network: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[nn.Module, fx.Graph]:
-    """The operations of a network in training mode. ``node.meta["probes"]`` holds their results for both inputs.
+def traced(
+    network: nn.Module, inputs: tuple[Tensor, Tensor], *, whole_norms: bool = False
+) -> tuple[nn.Module, fx.Graph]:
+    """The operations of a network in training mode.
 
-    Raises NotStackableError if the operations depend on values, or on the size of a minibatch.
+    ``node.meta["probes"]`` holds their results for both inputs, and ``node.meta["draws"]`` whether they draw random
+    numbers. ``whole_norms``: frozen batch normalisation is a layer too, not a function. Raises NotStackableError if the
+    operations depend on values, or on the size of a minibatch.
     """
     root = _Root(network)
     for name, layer in network.named_modules():
@@ -60,7 +64,13 @@ def traced(network: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[nn.Module
         # The generators belong to one thread at a time, so no two threads trace at once.
         with seeded_generators(inputs[0].device) as set_seed, torch.no_grad():
             set_seed(0)
-            return root, _Tracer(root, inputs).trace(root)
+            tracer = _Tracer(root, inputs, whole_norms=whole_norms)
+            graph = tracer.trace(root)
+            tracer.reject_other_draws()
+            for name, buffer in network.named_buffers():
+                if isinstance(buffer, fx.Proxy):
+                    raise NotStackableError(f"it assigns its buffer {name}")
+            return root, graph
     except NotStackableError:
         raise
     except Exception as error:  # a user's code may raise anything when it is traced
@@ -93,9 +103,11 @@ class _Value(fx.Proxy):
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
-    def __init__(self, root: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, root: nn.Module, inputs: tuple[Tensor, Tensor], *, whole_norms: bool) -> None:
         super().__init__()
+        self._whole_norms = whole_norms
         self._inputs, self._thread = inputs, threading.get_ident()
+        self._drawn = generator_state(inputs[0].device)
         # While a network is traced, its own layers return traced values.
         self._copy = copy.deepcopy(root)
         for layer in self._copy.modules():
@@ -116,7 +128,8 @@ class _Tracer(fx.Tracer):
         return threading.get_ident() == self._thread
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, LEAVES)
+        is_frozen_norm = isinstance(m, nn.modules.batchnorm._BatchNorm) and not m.training
+        return isinstance(m, LEAVES) and (self._whole_norms or not is_frozen_norm)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Value(node, self)
@@ -133,7 +146,9 @@ class _Tracer(fx.Tracer):
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
         if kind != "output":
             # Not every node becomes a proxy: a tensor that the network creates does not, nor a data class of outputs.
+            self.reject_other_draws()
             node.meta["probes"] = tuple(self._probe(node, which) for which in (0, 1))
+            node.meta["draws"] = self._draws()
         return node
 
     def create_proxy(
@@ -148,6 +163,16 @@ class _Tracer(fx.Tracer):
     ) -> Any:
         proxy = super().create_proxy(kind, target, args, kwargs, name, type_expr, proxy_factory_fn)
         return proxy if kind == "output" else self._known(proxy)
+
+    def _draws(self) -> bool:
+        """Whether anything has drawn random numbers since the last call."""
+        before, self._drawn = self._drawn, generator_state(self._inputs[0].device)
+        return not torch.equal(before, self._drawn)
+
+    def reject_other_draws(self) -> None:
+        """Raise NotStackableError for draws that no traced operation makes: the same result would serve every step."""
+        if self._draws():
+            raise NotStackableError("it draws random numbers that do not depend on its inputs")
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         raise NotStackableError("it branches on values")
