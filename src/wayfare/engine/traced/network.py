@@ -235,7 +235,8 @@ class _Builder:
         alike = all(each in self.joined and self._rank(each) == self._rank(first) for each in node.all_input_nodes)
         if target in BY_CHANNEL and alike and len(self.kinds[node].axes) == 1:
             call = partial(method, target) if node.op == "call_method" else target
-            return Operation(call, self._filled_joined(node.args), self._filled_joined(node.kwargs), stacked=False)
+            form = partial(layers.by_channel, call)
+            return Operation(form, self._filled_joined(node.args), self._filled_joined(node.kwargs), stacked=False)
         if node.op == "call_module" and isinstance(self._layer(node), nn.modules.batchnorm._BatchNorm):
             return self._normalisation(node)
         return None

@@ -17,12 +17,17 @@ RELUS = functional.relu, torch.relu, "relu"
 # Operations without parameters that treat every channel alike.
 BY_CHANNEL = frozenset(
     (
-        *("relu", "sigmoid", "tanh", "clamp", "contiguous", operator.add, operator.sub, operator.mul, torch.add),
-        *(torch.relu, torch.sigmoid, torch.tanh, torch.sub, torch.mul, functional.relu, functional.relu6),
+        *("relu", "sigmoid", "tanh", "clamp", "contiguous", "add", "mul", operator.add, operator.sub, operator.mul),
+        *(operator.iadd, operator.truediv, operator.neg, torch.add, torch.sub, torch.mul, torch.div, torch.clamp),
+        *(torch.relu, torch.sigmoid, torch.tanh, functional.relu, functional.relu6, functional.hardtanh),
         *(functional.gelu, functional.silu, functional.elu, functional.leaky_relu, functional.hardswish),
         *(functional.mish, functional.selu, functional.sigmoid, functional.tanh, functional.softplus),
-        *(functional.max_pool1d, functional.max_pool2d, functional.avg_pool1d, functional.avg_pool2d),
-        *(functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, functional.interpolate),
+        *(functional.celu, functional.hardsigmoid, functional.logsigmoid, functional.softsign),
+        *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
+        *(functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d),
+        *(functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d),
+        *(functional.adaptive_max_pool1d, functional.adaptive_max_pool2d, functional.adaptive_max_pool3d),
+        functional.interpolate,
     )
 )
 # They return a new tensor, whatever the samples are.
