@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from wayfare.engine.traced import attention, layers, recurrent
+from wayfare.engine.traced import layers, recurrent
 from wayfare.engine.traced.convolved import convolve
+from wayfare.engine.traced.forms import CELLS, CONVOLUTIONS, DROPOUTS, POINTWISE, PRODUCTS, RANDOM, WEIGHTED
 from wayfare.engine.traced.nodes import (
     BY_CHANNEL,
     CREATES,
@@ -49,42 +48,6 @@ from wayfare.engine.traced.program import (
 from wayfare.learning.models.base import statistics, trainable
 
 _PREFIX = "network."
-
-# Operations on samples with weights of a device, at these positions.
-_WEIGHTED: Mapping[Any, tuple[Callable[..., Tensor], int]] = {
-    functional.linear: (layers.linear, 1),
-    functional.layer_norm: (layers.layer_norm, 2),
-    functional.group_norm: (layers.group_norm, 2),
-    functional.embedding: (layers.embedding, 1),
-}
-_POINTWISE: Mapping[Any, Callable[..., Tensor]] = {
-    operator.add: torch.add,
-    operator.sub: torch.sub,
-    operator.mul: torch.mul,
-    operator.truediv: torch.div,
-    torch.add: torch.add,
-    torch.sub: torch.sub,
-    torch.mul: torch.mul,
-    torch.div: torch.div,
-}
-_CELLS: Mapping[Any, Callable[..., Any]] = {torch.gru_cell: recurrent.gru_cell, torch.lstm_cell: recurrent.lstm_cell}
-_PRODUCTS = torch.matmul, operator.matmul
-# Operations that may draw; they run with the draws of each device.
-_RANDOM: Mapping[Any, Callable[..., Tensor]] = {
-    functional.dropout: layers.dropout,
-    functional.scaled_dot_product_attention: attention.scaled_dot_product,
-}
-# Dropout that has a form on joined channels, with the rank of its inputs if it drops whole channels.
-_DROPOUTS: Mapping[Any, int | None] = {
-    functional.dropout: None,
-    functional.dropout1d: 3,
-    functional.dropout2d: 4,
-    functional.dropout3d: 5,
-}
-# Operations on joined channels, (B, n C, ...).
-_CONVOLUTIONS: Mapping[Any, Callable[..., Tensor]] = {
-    each: layers.convolution(each) for each in (functional.conv1d, functional.conv2d, functional.conv3d)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +179,15 @@ class _Builder:
         first = node.args[0] if node.args else None
         if not isinstance(first, fx.Node) or not self._is_sampled(first) or self._axis(first) or self._rank(first) < 3:
             return None
-        if target in _CONVOLUTIONS and self._are_parameters(node, 1):
+        if target in CONVOLUTIONS and self._are_parameters(node, 1):
             return self._convolution(node)
         if first not in self.joined:
             return None
         if target is functional.group_norm and self._are_parameters(node, 2):
             args, kwargs = self._filled_joined(node.args), self._filled_joined(node.kwargs)
             return Operation(layers.joined_group_norm, args, kwargs)
-        if target in _DROPOUTS and node.meta["draws"] and self._rank(first) == (_DROPOUTS[target] or self._rank(first)):
-            form = partial(
-                layers.joined_dropout, order=memory_order(probes_of(first)[0]), whole=bool(_DROPOUTS[target])
-            )
+        if target in DROPOUTS and node.meta["draws"] and self._rank(first) == (DROPOUTS[target] or self._rank(first)):
+            form = partial(layers.joined_dropout, order=memory_order(probes_of(first)[0]), whole=bool(DROPOUTS[target]))
             return Operation(form, self._filled_joined(node.args), self._filled_joined(node.kwargs))
         if target is functional.batch_norm and not argument_of(node, 5, "training"):
             return Operation(
@@ -246,7 +207,7 @@ class _Builder:
         self._count(node, 2)  # the result and its gradient
         found = None if probes_of(node)[0].is_cuda else convolution_from(node)
         if found is None or not self._fuses(node):
-            return Operation(_CONVOLUTIONS[node.target], *map(self._filled_joined, (node.args, node.kwargs)))
+            return Operation(CONVOLUTIONS[node.target], *map(self._filled_joined, (node.args, node.kwargs)))
         form, followers = found
         args = self._filled_joined((node.args[0], argument_of(node, 1, "weight"), argument_of(node, 2, "bias")))
         for each in followers:
@@ -269,14 +230,14 @@ class _Builder:
         if node.op == "call_method" and target.endswith("_") and isinstance(first, fx.Node) and first.op == "get_attr":
             raise NotStackableError(f"it changes {first.target} in place")
         by_device = any(self.kinds[each].by_device for each in node.all_input_nodes)
-        if node.meta["draws"] and (by_device or target not in _RANDOM):
+        if node.meta["draws"] and (by_device or target not in RANDOM):
             return self._mapped(node, kind, apart)
         if by_device:
             return self._with_parameters(node, kind)
         if target is functional.scaled_dot_product_attention or node.meta["draws"]:
             if target is functional.dropout:
                 kwargs = {**kwargs, "order": memory_order(probes_of(first)[0])}  # type: ignore[arg-type]
-            return Operation(partial(along, _RANDOM[target], self._axis(first)), args, kwargs)
+            return Operation(partial(along, RANDOM[target], self._axis(first)), args, kwargs)
         return Operation(partial(method, target) if node.op == "call_method" else target, args, kwargs, stacked=False)
 
     def _with_parameters(self, node: fx.Node, kind: _Kind) -> Operation:
@@ -284,19 +245,19 @@ class _Builder:
         target: Any = node.target
         args, kwargs = self._filled(node.args), self._filled(node.kwargs)
         one, two = (*node.args, None, None)[:2]
-        if target in _WEIGHTED and self._is_sampled(one) and is_plain_lookup(node):
-            form, place = _WEIGHTED[target]
+        if target in WEIGHTED and self._is_sampled(one) and is_plain_lookup(node):
+            form, place = WEIGHTED[target]
             if self._are_parameters(node, place):
                 if target is functional.linear and self._fuses(node):
                     kwargs = {**kwargs, "fused": True, "relu": self._takes_relu(node, kind)}
                 return Operation(partial(along, form, self._axis(one)), args, kwargs)
-        if target in _PRODUCTS and self._is_sampled(one) and self._is_parameter(two) and self._rank(two) == 2:
+        if target in PRODUCTS and self._is_sampled(one) and self._is_parameter(two) and self._rank(two) == 2:
             return Operation(partial(along, layers.product, self._axis(one)), args)
-        if target in _CELLS and not kwargs and self._is_cell(node):
-            return Operation(_CELLS[target], args)
-        if target in _POINTWISE and not kwargs and self._aligns(one, two):
+        if target in CELLS and not kwargs and self._is_cell(node):
+            return Operation(CELLS[target], args)
+        if target in POINTWISE and not kwargs and self._aligns(one, two):
             first = self._is_parameter(one)
-            form = layers.pointwise(_POINTWISE[target])
+            form = layers.pointwise(POINTWISE[target])
             return Operation(partial(along, form, self._axis(two if first else one)), args, {"parameter_first": first})
         return self._mapped(node, kind, mapped)
 
