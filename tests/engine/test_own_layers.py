@@ -100,6 +100,13 @@ def frozen_images() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), Frozen(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4))
 
 
+def scaled_images() -> nn.Module:
+    """Batch normalisation with a constant scale, which still trains its shift and its moments."""
+    norm = nn.BatchNorm2d(4)
+    norm.weight.requires_grad_(False).copy_(torch.linspace(0.5, 2, 4))
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 4))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "noise": lambda: Calling(noisy, layer=nn.Linear(36, 4)),
     "resampled": lambda: Calling(resampled, layer=nn.Linear(36, 6), head=nn.Linear(3, 4)),
@@ -108,6 +115,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "dropped channels": dropping_images,
     "bounded images": bounded_images,
     "frozen normalisation": frozen_images,
+    "frozen scale": scaled_images,
     "gru with dropout": lambda: Recurrent(nn.GRU, num_layers=3, dropout=0.2, bidirectional=True),
     "lstm with dropout, time first": lambda: Recurrent(nn.LSTM, batch_first=False, num_layers=2, dropout=0.2),
     "gru cell": lambda: Calling(by_gru, cell=nn.GRUCell(6, 5, bias=False), head=nn.Linear(5, 4)),

@@ -263,8 +263,7 @@ class _Builder:
 
     def _mapped(self, node: fx.Node, kind: _Kind, form: Callable[..., Any]) -> Operation:
         """An operation for each device: under `vmap`, or `apart` if it draws."""
-        target: Any = node.target
-        call = partial(method, target) if node.op == "call_method" else target
+        call: Any = partial(method, str(node.target)) if node.op == "call_method" else node.target
         splits = [self._split(node, each) for each in tree_leaves((node.args, dict(node.kwargs)))]
         args = self._filled(node.args), dict(self._filled(node.kwargs))
         return Operation(partial(form, call, splits, kind.axes), args)
@@ -293,6 +292,8 @@ class _Builder:
         """The indices of a layer's parameters among the weights."""
         layer = self._layer(node)
         names = {each: f"{node.target}.{each}" for each, _ in layer.named_parameters()}
+        if isinstance(self._layer(node), nn.modules.batchnorm._BatchNorm):
+            names = {each: name for each, name in names.items() if name in self.trained}
         if not set(names.values()) <= set(self.trained):
             raise NotStackableError(f"{self._called(node)} has trained and frozen parameters")
         return {each: self.trained.index(name) for each, name in names.items()}

@@ -125,7 +125,11 @@ def normalised(
     step: StackedStep,
     inputs: Tensor,
 ) -> Tensor:
-    scale, shift = (step.weights[indices[name]] if name in indices else None for name in ("weight", "bias"))
+    frozen: dict[str, Tensor | None] = {"weight": layer.weight, "bias": layer.bias}
+    scale, shift = (
+        step.weights[indices[name]] if name in indices else None if entry is None else entry.expand(step.count, -1)
+        for name, entry in frozen.items()
+    )
     running = None if moments is None else (step.statistics[moments[0]], step.statistics[moments[1]])
     return layers.batch_norm(step, layer, inputs, scale, shift, running)
 
