@@ -60,6 +60,12 @@ def skipping(net: Any, signal: Tensor) -> Tensor:
     return net.head(hidden + kept * hidden.tanh())  # type: ignore[no-any-return]
 
 
+def sized(net: Any, signal: Tensor) -> Tensor:
+    """New tensors whose first size is the number of samples."""
+    hidden = net.layer(signal.flatten(1)) + torch.ones(signal.size(0), 6)
+    return net.head(hidden * (torch.rand(signal.shape[0], 1) < 0.7))  # type: ignore[no-any-return]
+
+
 def thinned(net: Any, signal: Tensor) -> Tensor:
     kept = functional.dropout(net.layer.weight, 0.3, net.training)
     return functional.linear(signal.flatten(1), kept, net.layer.bias)
@@ -111,6 +117,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "noise": lambda: Calling(noisy, layer=nn.Linear(36, 4)),
     "resampled": lambda: Calling(resampled, layer=nn.Linear(36, 6), head=nn.Linear(3, 4)),
     "stochastic depth": lambda: Calling(skipping, layer=nn.Linear(36, 6), head=nn.Linear(6, 4)),
+    "new tensors": lambda: Calling(sized, layer=nn.Linear(36, 6), head=nn.Linear(6, 4)),
     "dropped weights": lambda: Calling(thinned, layer=nn.Linear(36, 4)),
     "dropped channels": dropping_images,
     "bounded images": bounded_images,

@@ -108,7 +108,7 @@ class Caching(nn.Linear):
 
     def __init__(self) -> None:
         super().__init__(4, 3)
-        self.longest = 0
+        self.longest, self.limit = 0, float("nan")
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.longest = max(self.longest, inputs.shape[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -65,7 +66,8 @@ def traced(
         with seeded_generators(inputs[0].device) as set_seed, torch.no_grad():
             set_seed(0)
             tracer = _Tracer(root, inputs, whole_norms=whole_norms)
-            graph = tracer.trace(root)
+            with _sizes_in_tuples():
+                graph = tracer.trace(root)
             tracer.reject_other_draws()
             for name, buffer in network.named_buffers():
                 if isinstance(buffer, fx.Proxy):
@@ -76,6 +78,26 @@ def traced(
     except Exception as error:  # a user's code may raise anything when it is traced
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise NotStackableError(f"its operations cannot be traced ({reason[0]})") from error
+
+
+@contextmanager
+def _sizes_in_tuples() -> Iterator[None]:
+    """Let `torch.zeros(x.size(0), 3)` be traced. PyTorch accepts a traced size at the start only inside a tuple."""
+
+    def in_tuple(create: Callable[..., Any]) -> Callable[..., Any]:
+        def created(*size: Any, **options: Any) -> Any:
+            return create(size, **options) if size and isinstance(size[0], _Value) else create(*size, **options)
+
+        return created
+
+    creators = {"zeros": torch.zeros, "ones": torch.ones, "rand": torch.rand, "randn": torch.randn}
+    for name, create in creators.items():
+        setattr(torch, name, in_tuple(create))
+    try:
+        yield
+    finally:
+        for name, create in creators.items():
+            setattr(torch, name, create)
 
 
 def probes_of(node: fx.Node) -> tuple[Any, Any]:

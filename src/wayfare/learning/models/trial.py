@@ -46,7 +46,8 @@ def constants_of(model: Wrapped, inputs: Tensor, where: str) -> frozenset[str]:
         numbers = _numbers(module)
         module(inputs)
     for name, number in _numbers(module).items():
-        if name in numbers and numbers[name] != number:
+        # NaN differs from itself, so an equal object counts as equal.
+        if name in numbers and numbers[name] is not number and numbers[name] != number:
             raise InputError(
                 f"{where}: training changes the attribute {name} of the network; a model carries only parameters and "
                 "buffers: keep it in a floating-point buffer"
