@@ -23,6 +23,7 @@ from wayfare.learning.models.base import Model
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification, own_task
+from wayfare.learning.tasks.base import Metric
 from wayfare.scenario.model import Learning
 
 ADJUSTED = Learning(local_loss="logit-adjusted", logit_strength=1.3, logit_smoothing=0.25)
@@ -187,10 +188,11 @@ def test_what_has_no_classes_cannot_be_adjusted_for_them() -> None:
     with pytest.raises(ScenarioError, match=r"learning.local_loss = 'logit-adjusted': needs classes, but .* heights"):
         make_local_loss(ADJUSTED, task, [np.arange(60)], CPU)
     counts = inputs_and(np.arange(300) % 3)
-    counting = own_task("counts", train=counts, test=counts, network=scalar_network)
+    loss, metric = nn.functional.cross_entropy, Metric(name="loss", better="lower")
+    counting = own_task("counts", train=counts, test=counts, network=scalar_network, score=loss, metric=metric)
     local = job(Mlp((4, 3)), devices=1)
-    loss = make_local_loss(ADJUSTED, counting, [np.arange(300)], CPU)
-    training = replace(local.training, task=counting, local_loss=loss)
+    adjusted = make_local_loss(ADJUSTED, counting, [np.arange(300)], CPU)
+    training = replace(local.training, task=counting, local_loss=adjusted)
     with pytest.raises(ScenarioError, match="needs a logit for each of 3 classes; the network returns 1 per sample"):
         run("reference", Job(training, 1), starts(Job(training, 1), torch.float32), [Burst(0, 1, 1)])
 

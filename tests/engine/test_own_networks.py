@@ -311,16 +311,6 @@ class Counted(nn.Linear):
         return super().forward(signal.reshape(len(signal), -1))
 
 
-class Noisy(nn.Linear):
-    def forward(self, signal: Tensor) -> Tensor:
-        out = super().forward(signal.flatten(1))
-        return functional.dropout(out + torch.rand_like(out), 0.1, self.training)
-
-
-def dropping_gru() -> nn.Module:
-    return Recurrent(nn.GRU, num_layers=2, dropout=0.1)
-
-
 @pytest.mark.parametrize(
     ("network", "reason"),
     [
@@ -329,10 +319,8 @@ def dropping_gru() -> nn.Module:
         (lambda: Centred(36, 4), "mean() combines the samples of a minibatch"),
         (lambda: Softened(36, 4), "a stacked step differs from the plain one by"),
         (lambda: Counted(36, 4), "it calls len() on a minibatch; write x.size(0)"),
-        (lambda: Noisy(36, 4), "a stacked step differs from the plain one by"),
-        (dropping_gru, "layer (GRU) has dropout, a projection, or inputs without samples"),
     ],
-    ids=["branches", "reads", "centres", "softens", "counts", "draws", "drops"],
+    ids=["branches", "reads", "centres", "softens", "counts"],
 )
 def test_a_network_that_cannot_be_stacked_says_why_and_runs_plainly(
     network: Callable[[], nn.Module], reason: str
@@ -381,11 +369,13 @@ def test_other_threads_use_their_networks_while_one_is_traced() -> None:
             assert used.wait(10)
             return self.layer(inputs)  # type: ignore[no-any-return]
 
+    # Building it draws random numbers, for which a run waits until the trace has ended.
+    other = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     with ThreadPoolExecutor(1) as pool:
         tracing = pool.submit(traced, Slow(), (torch.zeros(2, 3), torch.zeros(4, 3)))
         assert reached.wait(10)
         try:
-            found = nn.Sequential(nn.Linear(3, 3), nn.ReLU())(torch.ones(1, 3))
+            found = other(torch.ones(1, 3))
         finally:
             used.set()
         assert type(found) is Tensor

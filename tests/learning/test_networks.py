@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,14 +70,69 @@ class Late(nn.Linear):
 
     def __init__(self) -> None:
         super().__init__(4, 3)
-        self.passes = 0
+        self.passes = itertools.count(1)
         self.register_buffer("mean", torch.zeros(4))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        self.passes += 1
-        if self.passes > 3 and self.training:
+        if next(self.passes) > 3 and self.training:
             self.mean.add_(inputs.mean(dim=0).detach())
         return super().forward(inputs - self.mean)
+
+
+class Warming(nn.Linear):
+    """Counts its passes in an attribute, which a new copy of the network does not know."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.passes = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(inputs) * (1 if self.passes > 3 else 0.1)
+
+
+class Counting(nn.Linear):
+    passes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(inputs) / self.passes
+
+
+class Caching(nn.Linear):
+    """Remembers a size that it has seen, which changes no result."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.longest, self.limit = 0, float("nan")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.longest = max(self.longest, inputs.shape[1])
+        return super().forward(inputs)
+
+
+@dataclass
+class Outputs:
+    logits: Tensor
+
+
+class Returning(nn.Linear):
+    """Returns something else than its outputs."""
+
+    def __init__(self, change: Callable[[Tensor], object]) -> None:
+        super().__init__(4, 3)
+        self.change = change
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.change(super().forward(inputs))
+
+
+def averaging() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=None))
 
 
 def all_frozen() -> nn.Module:
@@ -127,11 +185,28 @@ def test_what_does_not_travel_is_the_same_in_every_copy_of_a_network() -> None:
     [
         (FromNumpy, "own: scale is not trained and differs each time the network is built"),
         (all_frozen, "own: no parameter of the network has requires_grad=True"),
+        (Warming, "own: training changes the attribute passes of the network"),
+        (Counting, "own: training changes the buffer passes of type int64"),
+        (averaging, r"own: momentum = None of 1 \(BatchNorm1d\): must be a number"),
+        (lambda: nn.Linear(4, 3).double(), "own: the parameter weight has type float64; Wayfare trains in float32"),
+        (lambda: nn.LazyLinear(3), "own: the shape of the parameter weight is not known"),
+        (lambda: Returning(Outputs), "own: the network returns Outputs; it must return a tensor"),
+        (lambda: Returning(lambda out: (out, None)), "own: the network returns NoneType"),
+        (lambda: Returning(lambda out: (out, out.mean())), r"returns a tensor of shape \(\) for 2 samples"),
     ],
 )
 def test_networks_that_cannot_be_trained_are_refused(network: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         task_of(network)
+
+
+def test_a_network_may_remember_what_changes_no_result() -> None:
+    assert task_of(Caching).model.parameters == 15
+
+
+def test_a_compiled_network_is_trained_without_its_compiler() -> None:
+    task = task_of(lambda: torch.compile(nn.Linear(4, 3), backend="eager"))
+    assert type(task.model.module()) is nn.Linear
 
 
 def test_a_constant_that_changes_later_is_noticed() -> None:

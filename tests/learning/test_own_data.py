@@ -15,7 +15,7 @@ from wayfare.errors import InputError
 from wayfare.identity.fingerprint import fingerprint
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import class_names, own_task
-from wayfare.learning.tasks.base import ACCURACY
+from wayfare.learning.tasks.base import ACCURACY, Metric
 from wayfare.learning.tasks.own import OwnTask
 
 RNG = np.random.default_rng(0)
@@ -145,7 +145,7 @@ def test_labels_that_a_loss_of_ones_own_takes_stay_as_they_are() -> None:
     def distance(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.sum(dim=1) - targets).abs().mean()
 
-    task = task_of((ROWS, LABELS - 1), loss=distance)
+    task = task_of((ROWS, LABELS - 1), loss=distance, score=distance, metric=Metric(name="distance", better="lower"))
     assert task.train[1].tolist() == (LABELS - 1).tolist()
     assert task.class_of_samples().tolist() == LABELS.tolist()
 
@@ -314,11 +314,82 @@ def test_test_samples_may_have_another_shape_that_the_network_accepts() -> None:
         ({"loss": "mse"}, "mine: loss = 'mse': must be a function"),
         ({"others": {"mae": nn.L1Loss}}, r"mine: others\.mae = L1Loss: is a class"),
         ({"score": 3, "metric": ACCURACY}, "mine: score = 3: must be a function"),
+        ({"loss": nn.Bilinear(3, 3, 1)}, "mine: loss = Bilinear: has parameters, which devices would not train"),
     ],
 )
 def test_a_loss_or_metric_that_cannot_be_called_is_rejected(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         task_of((ROWS, LABELS), **given)
+
+
+def one_output() -> nn.Module:
+    return nn.Linear(4, 1)
+
+
+def two_results() -> nn.Module:
+    class Twice(nn.Linear):
+        def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            out = super().forward(rows)
+            return out, out
+
+    return Twice(4, 3)
+
+
+def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(outputs.flatten(), (targets > 0).float())
+
+
+@pytest.mark.parametrize(
+    ("network", "labels", "loss", "shown"),
+    [
+        (one_output, LABELS, logistic, r"has outputs of shape \(1,\) per sample"),
+        (lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), LABELS, logistic, r"has outputs of shape \(\)"),
+        (two_results, LABELS, lambda outputs, targets: outputs[0].sum(), "returns tuple"),
+        (lambda: nn.Linear(4, 2), LABELS - 1, logistic, "the labels go from -1 to 1"),
+    ],
+    ids=["one output", "no axis", "tuple", "negative"],
+)
+def test_an_accuracy_that_the_outputs_do_not_hold_is_rejected(
+    network: Callable[[], nn.Module], labels: np.ndarray, loss: Any, shown: str
+) -> None:
+    with pytest.raises(InputError, match=f"mine: score = None: is the accuracy for integer targets.*{shown}"):
+        task_of((ROWS, labels), network, loss=loss)
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().mean()
+
+
+def ranked(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that compares pairs of samples on purpose."""
+    return ((outputs - outputs.T) * (targets[:, None] < targets[None])).relu().mean()
+
+
+@pytest.mark.parametrize(
+    ("network", "targets"),
+    [(one_output, ROWS[:, 0]), (lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), ROWS[:, :1])],
+    ids=["column of outputs", "column of targets"],
+)
+def test_a_loss_or_score_that_compares_all_pairs_by_broadcasting_is_rejected(
+    network: Callable[[], nn.Module], targets: np.ndarray
+) -> None:
+    with pytest.raises(InputError, match="mine: loss: compares all pairs of outputs of shape"):
+        task_of((ROWS, targets), network, loss=squared)
+    with pytest.raises(InputError, match=r"mine: others\.mse: compares all pairs"):
+        task_of((ROWS, targets), network, loss=nn.functional.mse_loss, others={"mse": squared})
+
+
+def test_a_loss_may_compare_pairs_on_purpose() -> None:
+    assert np.isfinite(loss_of(task_of((ROWS, ROWS[:, 0]), one_output, loss=ranked)))
+
+
+def test_tensors_of_a_loss_follow_the_task_to_a_device() -> None:
+    task = task_of((ROWS, LABELS), loss=nn.CrossEntropyLoss(weight=torch.ones(3)))
+    moved = task.to(torch.device("meta")).loss_of
+    assert isinstance(moved, nn.CrossEntropyLoss)
+    assert moved.weight is not None
+    assert moved.weight.device.type == "meta"
+    assert task.to(torch.device("cpu")).loss_of is task.loss_of
 
 
 def test_a_task_shows_its_size_and_not_its_data() -> None:

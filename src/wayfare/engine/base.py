@@ -307,6 +307,12 @@ def descend(
     torch._foreach_add_(weights, _scaled(directions, shares), alpha=-training.learning_rate)
 
 
+def gradients_of(loss: Tensor, weights: Sequence[Tensor]) -> Tensors:
+    """The gradients of a loss: 0 for weights that it does not use, and dense even if a table has sparse ones."""
+    found = torch.autograd.grad(loss, list(weights), materialize_grads=True)
+    return [gradient.to_dense() if gradient.is_sparse else gradient for gradient in found]
+
+
 def _norms(vectors: Tensors) -> Tensor:
     """The Euclidean norm of each device's entries. Devices are the first axis."""
     norms = torch.stack([torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in vectors])

@@ -9,11 +9,13 @@ from wayfare.engine.base import Engine, LocalTraining
 from wayfare.engine.batched.support import obstacle
 from wayfare.engine.collecting import Collecting
 from wayfare.engine.cuda_graphs import CudaGraphs
+from wayfare.engine.first_step import reject_failing_step
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
 from wayfare.engine.random_layers import reject_random_layers, task_random_layers
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
+from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.verified import stacked_own
 from wayfare.engine.vmapped import Vmapped
@@ -43,6 +45,8 @@ def choose_engine(name: str, training: LocalTraining) -> Choice:
     """
     if name not in ("auto", *ENGINES):
         raise ScenarioError("engine", name, f"must be one of auto, {', '.join(ENGINES)}")
+    if isinstance(training.task.model, Wrapped):
+        reject_failing_step(training)
     if isinstance(training.task.model, SumsModel):
         after = _after_sums(training)
         if after is None:
@@ -82,7 +86,10 @@ def _for_traced_network(training: LocalTraining) -> Choice:
     # Layers that no engine can key are rejected first.
     reject_random_layers("reference", training)
     try:
-        return Choice("stacked", stacked_own(training))
+        engine = stacked_own(training)
+        if isinstance(engine, StackedTraced) and engine.slower is not None:
+            raise NotStackableError(engine.slower, traced=True)
+        return Choice("stacked", engine)
     except NotStackableError as error:
         reason, traced = f"the network of {training.task.name} cannot be stacked: {error}", error.traced
     # Traced operations read no values, so a graph can hold them, if the loss reads none either.

@@ -32,6 +32,7 @@ from wayfare.engine.base import (
     Ready,
     Steering,
     directed,
+    gradients_of,
     minibatches,
     split,
     steering_of,
@@ -290,7 +291,7 @@ class _Slot:
         """One step of the descent, on the minibatch given by the step counter."""
         samples = self._samples.index_select(0, self._step).view(-1)
         crops = None if self._crops is None else self._crops.index_select(0, self._step).view(-1, 3)
-        gradients = torch.autograd.grad(self._loss(self._module, samples, crops, self._offset), self._weights)
+        gradients = gradients_of(self._loss(self._module, samples, crops, self._offset), self._weights)
         with torch.no_grad():
             stacks = [gradient.unsqueeze(0) for gradient in gradients]
             directions = directed(stacks, self._stacks, self._steering, self._training.descent)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from wayfare.engine.base import LocalTraining
+from wayfare.engine.first_step import first_loss
 from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.chance import RandomLayers, random_layers
-from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.models.mlp import Mlp
@@ -25,13 +23,8 @@ def task_random_layers(training: LocalTraining) -> RandomLayers:
     task, where = training.task, training.compute.device
     if isinstance(task.model, _NEVER_DRAW):
         return RandomLayers()
-    samples = torch.from_numpy(training.batches.of(0, 1, 1)[0]).to(where)
-    crops = training.batches.crops_of(0, 1, 1)
-    moves = None if crops is None else torch.from_numpy(crops[0]).to(where)
-    offset = None if training.local_loss.offsets is None else training.local_loss.offsets[0]
-    on_device = task.to(where)
     module = task.model.module().to(where).train()
-    return random_layers(module, lambda network: loss_of(on_device, network, samples, moves, offset), where)
+    return random_layers(module, lambda network: first_loss(training, network), where)
 
 
 def reject_random_layers(engine: str, training: LocalTraining) -> None:

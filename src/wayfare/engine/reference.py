@@ -7,7 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Steering, Tensors, minibatches, seeds, split, steering_of
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Steering,
+    Tensors,
+    gradients_of,
+    minibatches,
+    seeds,
+    split,
+    steering_of,
+)
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import load_vector, read_vector, trainable
@@ -36,7 +46,7 @@ class Reference:
                     set_seed(seed)
                     crops = None if chosen.crops is None else chosen.crops[step]
                     loss = loss_of(self._task, module, samples, crops, chosen.offset)
-                    gradients = torch.autograd.grad(loss, weights)
+                    gradients = gradients_of(loss, weights)
                     share = 1.0 if chosen.shares is None else float(chosen.shares[step])
                     with torch.no_grad():
                         directions = self._directions(gradients, weights, steering)

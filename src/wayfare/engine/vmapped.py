@@ -51,7 +51,7 @@ class Vmapped(Stack):
         with steered(self._training, bursts, [stacks[name] for name in self._shapes], self._views) as steering:
             for step in stacked_steps(self._training, bursts):
                 self._step({name: stack[: len(step.samples)] for name, stack in stacks.items()}, step, steering)
-        block = torch.cat([stack.flatten(1) for stack in stacks.values()], dim=1)
+        block = torch.cat([stack.reshape(len(models), -1) for stack in stacks.values()], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
     def _views(self, block: Tensor) -> list[Tensor]:

@@ -41,6 +41,14 @@ def seeded_generators(where: torch.device) -> Iterator[Callable[[int], None]]:
         yield set_seed
 
 
+def generator_state(where: torch.device) -> Tensor:
+    """The state of PyTorch's default generators, which changes with every draw."""
+    states = [torch.default_generator.get_state()]
+    if where.type == "cuda":
+        states.append(torch.cuda.get_rng_state(where))
+    return torch.cat(states)
+
+
 @dataclass(frozen=True, slots=True)
 class RandomLayers:
     """The layers of a network that draw random numbers, as `path (class)`."""
@@ -82,8 +90,11 @@ def random_layers(module: nn.Module, loss: Callable[[nn.Module], Tensor], where:
 
 class _Watch:
     def __init__(self, module: nn.Module) -> None:
+        # Scripted layers allow no hooks. What they draw counts for the layer around them.
         self.names = {
-            f"{name or 'the network'} ({type(layer).__name__})": layer for name, layer in module.named_modules()
+            f"{name or 'the network'} ({type(layer).__name__})": layer
+            for name, layer in module.named_modules()
+            if not isinstance(layer, torch.jit.ScriptModule)
         }
         self.keyed: list[str] = []
         self.elsewhere: list[str] = []
@@ -132,10 +143,7 @@ def _place(inputs: Any) -> torch.device:
 
 def _states(where: torch.device) -> tuple[Tensor, bytes]:
     """The states of PyTorch's default generators, and of the generators that a run cannot seed."""
-    states = [torch.default_generator.get_state()]
-    if where.type == "cuda":
-        states.append(torch.cuda.get_rng_state(where))
-    return torch.cat(states), pickle.dumps((np.random.get_state(legacy=False), random.getstate()))  # noqa: NPY002
+    return generator_state(where), pickle.dumps((np.random.get_state(legacy=False), random.getstate()))  # noqa: NPY002
 
 
 def _same(ones: Sequence[Sequence[Tensor]], others: Sequence[Sequence[Tensor]]) -> bool:

@@ -19,6 +19,7 @@ from wayfare.engine.base import (
     Steering,
     Step,
     descend,
+    gradients_of,
     seeds,
     split,
     stacked_steps,
@@ -31,6 +32,7 @@ from wayfare.engine.traced.stepping import StackedStep, unfolded
 from wayfare.engine.tuned.evaluation import evaluation_module
 from wayfare.engine.tuned.network import tuned_network
 from wayfare.errors import ScenarioError
+from wayfare.learning.chance import generator_state, seeded_generators
 from wayfare.learning.models.base import statistics, trainable
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.learning.tasks.tuned import TunedClassification
@@ -65,9 +67,20 @@ class StackedTraced(Stack):
         self._shapes += [entry.shape for entry in statistics(module).values()]
         self._networks: dict[torch.dtype, StackedNetwork] = {}
         traced = self._network(torch.float32)
-        self.draws, self.perceptron = traced.draws, traced.perceptron
+        self.draws, self.perceptron, self.slower = traced.draws, traced.perceptron, traced.slower
         if self.draws and self._where.type == "cuda":
             raise NotStackableError("it draws random numbers, which a GPU cannot key by device")
+        if self._loss_draws(module):
+            raise NotStackableError("its loss draws random numbers")
+
+    def _loss_draws(self, module: nn.Module) -> bool:
+        samples = torch.from_numpy(self._training.batches.of(0, 1, 1)[0]).to(self._where)
+        inputs, targets = self._task.minibatch(samples, torch.float32)
+        with torch.no_grad(), seeded_generators(self._where):
+            outputs = module.to(self._where).train()(inputs)
+            before = generator_state(self._where)
+            self._task.loss_on(outputs, targets)
+            return not torch.equal(before, generator_state(self._where))
 
     @property
     def casts(self) -> bool:
@@ -140,7 +153,7 @@ class StackedTraced(Stack):
                     seeds=[key[number] for key in keys[:active]],
                 )
                 self._step(network, shared, step, steering)
-        trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
+        trained = zip(*(stack.view(len(models), -1).unbind() for stack in stacks), strict=True)
         torch._foreach_copy_(
             [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
         )
@@ -172,7 +185,7 @@ class StackedTraced(Stack):
         if step.offsets is not None:
             outputs = _with_offsets(outputs, step.offsets)
         loss = self._loss(outputs, targets, shared.count)
-        gradients = torch.autograd.grad(loss, needed, allow_unused=bool(network.fused))[: len(tracked)]
+        gradients = gradients_of(loss, needed)[: len(tracked)]
         if tracked:
             descend(
                 [leaves[index] for index in tracked],

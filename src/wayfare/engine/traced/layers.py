@@ -104,6 +104,23 @@ def convolution(convolve: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return stacked
 
 
+def by_channel(call: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """An operation on joined channels."""
+    for each in args:
+        keep_layout(each)
+    return call(*args, **kwargs)
+
+
+def keep_layout(joined: Any) -> None:
+    """Let the gradient of joined images have their layout: PyTorch is slow where the two differ."""
+    if isinstance(joined, Tensor) and joined.dim() == 4 and joined.requires_grad and not joined.is_cuda:
+        joined.register_hook(_channels_last)
+
+
+def _channels_last(gradient: Tensor) -> Tensor:
+    return gradient.contiguous(memory_format=torch.channels_last)
+
+
 def join_channels(step: StackedStep, samples: Tensor) -> Tensor:
     """(n B, C, ...) -> (B, n C, ...): the channels of the devices side by side, as convolutions need them."""
     joined = unfolded(samples, 0, step.count).transpose(0, 1).flatten(1, 2)
@@ -112,6 +129,7 @@ def join_channels(step: StackedStep, samples: Tensor) -> Tensor:
 
 def separate_channels(step: StackedStep, joined: Tensor) -> Tensor:
     """(B, n C, ...) -> (n B, C, ...)."""
+    keep_layout(joined)
     return unfolded(joined, 1, step.count).transpose(0, 1).flatten(0, 1)
 
 
@@ -125,6 +143,26 @@ def joined_group_norm(
 ) -> Tensor:
     shift, scale = (None if each is None else each.flatten() for each in (bias, weight))
     return functional.group_norm(inputs, num_groups * step.count, scale, shift, eps)
+
+
+def joined_frozen_norm(
+    step: StackedStep,
+    inputs: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch normalisation by constant moments. Scale and shift are constants too, or (n, channels)."""
+    keep_layout(inputs)
+    moved, spread, scale, shift = (
+        None if each is None else each.flatten() if each.dim() == 2 else each.repeat(step.count)
+        for each in (mean, variance, weight, bias)
+    )
+    return functional.batch_norm(inputs, moved, spread, scale, shift, False, 0.0, eps)
 
 
 def layer_norm(
@@ -266,3 +304,20 @@ def dropout(
 ) -> Tensor:
     """Dropout with the draws of each device; ``order`` as in `StackedStep.kept`."""
     return inputs * step.kept(inputs, axis, p, order)
+
+
+def joined_dropout(
+    step: StackedStep,
+    inputs: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    order: Sequence[int],
+    whole: bool,
+) -> Tensor:
+    """Dropout of joined channels; ``whole`` drops all of a channel of a sample."""
+    batch, channels, *image = inputs.shape
+    shape = step.count * batch, channels // step.count, *([1] * len(image) if whole else image)
+    keep_layout(inputs)
+    return inputs * join_channels(step, step.kept(inputs.new_empty(shape, device="meta"), 0, p, order))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from wayfare.engine.traced import attention, layers
+from wayfare.engine.traced import layers, recurrent
 from wayfare.engine.traced.convolved import convolve
+from wayfare.engine.traced.forms import CELLS, CONVOLUTIONS, DROPOUTS, POINTWISE, PRODUCTS, RANDOM, WEIGHTED
 from wayfare.engine.traced.nodes import (
     BY_CHANNEL,
     CREATES,
@@ -22,7 +21,6 @@ from wayfare.engine.traced.nodes import (
     argument_of,
     axis_of,
     convolution_from,
-    has_draws,
     is_plain_lookup,
     is_unused_answer,
     memory_order,
@@ -38,6 +36,7 @@ from wayfare.engine.traced.program import (
     Split,
     StackedNetwork,
     along,
+    apart,
     attended,
     constant,
     mapped,
@@ -49,34 +48,6 @@ from wayfare.engine.traced.program import (
 from wayfare.learning.models.base import statistics, trainable
 
 _PREFIX = "network."
-
-# Operations on samples with weights of a device, at these positions.
-_WEIGHTED: Mapping[Any, tuple[Callable[..., Tensor], int]] = {
-    functional.linear: (layers.linear, 1),
-    functional.layer_norm: (layers.layer_norm, 2),
-    functional.group_norm: (layers.group_norm, 2),
-    functional.embedding: (layers.embedding, 1),
-}
-_POINTWISE: Mapping[Any, Callable[..., Tensor]] = {
-    operator.add: torch.add,
-    operator.sub: torch.sub,
-    operator.mul: torch.mul,
-    operator.truediv: torch.div,
-    torch.add: torch.add,
-    torch.sub: torch.sub,
-    torch.mul: torch.mul,
-    torch.div: torch.div,
-}
-_PRODUCTS = torch.matmul, operator.matmul
-# Operations that may draw; they run with the draws of each device.
-_RANDOM: Mapping[Any, Callable[..., Tensor]] = {
-    functional.dropout: layers.dropout,
-    functional.scaled_dot_product_attention: attention.scaled_dot_product,
-}
-# Operations on joined channels, (B, n C, ...).
-_CONVOLUTIONS: Mapping[Any, Callable[..., Tensor]] = {
-    each: layers.convolution(each) for each in (functional.conv1d, functional.conv2d, functional.conv3d)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +85,7 @@ class _Builder:
     fused: set[int] = field(default_factory=set)
     draws: bool = False
     casts: bool = False
+    slower: str | None = None
     entries: int = 0
 
     def __post_init__(self) -> None:
@@ -133,7 +105,7 @@ class _Builder:
             elif node not in self.slots and node not in self.joined and not is_unused_answer(node):
                 self._add(node)
         leaves = tree_leaves(output)
-        if not all(isinstance(each, fx.Node) and self.kinds[each].axes == (0,) for each in leaves):
+        if not all(isinstance(each, fx.Node) and {*self.kinds[each].axes} == {0} for each in leaves):
             raise NotStackableError("its outputs are not one entry for each sample")
         return StackedNetwork(
             output=self._filled(output),
@@ -143,6 +115,7 @@ class _Builder:
             sample_entries=self.entries // samples,
             perceptron=perceptron_sizes(graph, self.trained),
             casts=self.casts,
+            slower=self.slower,
         )
 
     def _add(self, node: fx.Node) -> None:
@@ -150,6 +123,7 @@ class _Builder:
         sizes = zip(tensors_of(probes_of(node)[0]), kind.axes, strict=True)
         self.entries = max(self.entries, *(tensor.numel() for tensor, axis in sizes if axis is not None), 0)
         real = next(self.root.parameters()).dtype
+        self.draws |= node.meta["draws"]
         self.casts |= any(each.is_floating_point() and each.dtype != real for each in tensors_of(probes_of(node)[0]))
         in_channels = self._in_channels(node)
         if in_channels is None:
@@ -205,17 +179,25 @@ class _Builder:
         first = node.args[0] if node.args else None
         if not isinstance(first, fx.Node) or not self._is_sampled(first) or self._axis(first) or self._rank(first) < 3:
             return None
-        if target in _CONVOLUTIONS and self._are_parameters(node, 1):
+        if target in CONVOLUTIONS and self._are_parameters(node, 1):
             return self._convolution(node)
         if first not in self.joined:
             return None
         if target is functional.group_norm and self._are_parameters(node, 2):
             args, kwargs = self._filled_joined(node.args), self._filled_joined(node.kwargs)
             return Operation(layers.joined_group_norm, args, kwargs)
+        if target in DROPOUTS and node.meta["draws"] and self._rank(first) == (DROPOUTS[target] or self._rank(first)):
+            form = partial(layers.joined_dropout, order=memory_order(probes_of(first)[0]), whole=bool(DROPOUTS[target]))
+            return Operation(form, self._filled_joined(node.args), self._filled_joined(node.kwargs))
+        if target is functional.batch_norm and not argument_of(node, 5, "training"):
+            return Operation(
+                layers.joined_frozen_norm, self._filled_joined(node.args), self._filled_joined(node.kwargs)
+            )
         alike = all(each in self.joined and self._rank(each) == self._rank(first) for each in node.all_input_nodes)
         if target in BY_CHANNEL and alike and len(self.kinds[node].axes) == 1:
             call = partial(method, target) if node.op == "call_method" else target
-            return Operation(call, self._filled_joined(node.args), self._filled_joined(node.kwargs), stacked=False)
+            form = partial(layers.by_channel, call)
+            return Operation(form, self._filled_joined(node.args), self._filled_joined(node.kwargs), stacked=False)
         if node.op == "call_module" and isinstance(self._layer(node), nn.modules.batchnorm._BatchNorm):
             return self._normalisation(node)
         return None
@@ -225,7 +207,7 @@ class _Builder:
         self._count(node, 2)  # the result and its gradient
         found = None if probes_of(node)[0].is_cuda else convolution_from(node)
         if found is None or not self._fuses(node):
-            return Operation(_CONVOLUTIONS[node.target], *map(self._filled_joined, (node.args, node.kwargs)))
+            return Operation(CONVOLUTIONS[node.target], *map(self._filled_joined, (node.args, node.kwargs)))
         form, followers = found
         args = self._filled_joined((node.args[0], argument_of(node, 1, "weight"), argument_of(node, 2, "bias")))
         for each in followers:
@@ -247,13 +229,15 @@ class _Builder:
         first = node.args[0] if node.args else None
         if node.op == "call_method" and target.endswith("_") and isinstance(first, fx.Node) and first.op == "get_attr":
             raise NotStackableError(f"it changes {first.target} in place")
-        if any(self.kinds[each].by_device for each in node.all_input_nodes):
+        by_device = any(self.kinds[each].by_device for each in node.all_input_nodes)
+        if node.meta["draws"] and (by_device or target not in RANDOM):
+            return self._mapped(node, kind, apart)
+        if by_device:
             return self._with_parameters(node, kind)
-        if target is functional.scaled_dot_product_attention or (target is functional.dropout and has_draws(node)):
-            self.draws |= has_draws(node)
+        if target is functional.scaled_dot_product_attention or node.meta["draws"]:
             if target is functional.dropout:
                 kwargs = {**kwargs, "order": memory_order(probes_of(first)[0])}  # type: ignore[arg-type]
-            return Operation(partial(along, _RANDOM[target], self._axis(first)), args, kwargs)
+            return Operation(partial(along, RANDOM[target], self._axis(first)), args, kwargs)
         return Operation(partial(method, target) if node.op == "call_method" else target, args, kwargs, stacked=False)
 
     def _with_parameters(self, node: fx.Node, kind: _Kind) -> Operation:
@@ -261,21 +245,34 @@ class _Builder:
         target: Any = node.target
         args, kwargs = self._filled(node.args), self._filled(node.kwargs)
         one, two = (*node.args, None, None)[:2]
-        if target in _WEIGHTED and self._is_sampled(one) and is_plain_lookup(node):
-            form, place = _WEIGHTED[target]
+        if target in WEIGHTED and self._is_sampled(one) and is_plain_lookup(node):
+            form, place = WEIGHTED[target]
             if self._are_parameters(node, place):
                 if target is functional.linear and self._fuses(node):
                     kwargs = {**kwargs, "fused": True, "relu": self._takes_relu(node, kind)}
                 return Operation(partial(along, form, self._axis(one)), args, kwargs)
-        if target in _PRODUCTS and self._is_sampled(one) and self._is_parameter(two) and self._rank(two) == 2:
+        if target in PRODUCTS and self._is_sampled(one) and self._is_parameter(two) and self._rank(two) == 2:
             return Operation(partial(along, layers.product, self._axis(one)), args)
-        if target in _POINTWISE and not kwargs and self._aligns(one, two):
+        if target in CELLS and not kwargs and self._is_cell(node):
+            return Operation(CELLS[target], args)
+        if target in POINTWISE and not kwargs and self._aligns(one, two):
             first = self._is_parameter(one)
-            form = layers.pointwise(_POINTWISE[target])
+            form = layers.pointwise(POINTWISE[target])
             return Operation(partial(along, form, self._axis(two if first else one)), args, {"parameter_first": first})
-        call = partial(method, target) if node.op == "call_method" else target
+        return self._mapped(node, kind, mapped)
+
+    def _mapped(self, node: fx.Node, kind: _Kind, form: Callable[..., Any]) -> Operation:
+        """An operation for each device: under `vmap`, or `apart` if it draws."""
+        call: Any = partial(method, str(node.target)) if node.op == "call_method" else node.target
         splits = [self._split(node, each) for each in tree_leaves((node.args, dict(node.kwargs)))]
-        return Operation(partial(mapped, call, splits, kind.axes), (args, dict(kwargs)))
+        args = self._filled(node.args), dict(self._filled(node.kwargs))
+        return Operation(partial(form, call, splits, kind.axes), args)
+
+    def _is_cell(self, node: fx.Node) -> bool:
+        """Whether a recurrent cell has samples (n B, features), states and its own weights."""
+        signals, weights = tree_leaves(node.args[:2]), [each for each in node.args[2:] if each is not None]
+        sampled = all(self._is_sampled(each) and self._axis(each) == 0 and self._rank(each) == 2 for each in signals)
+        return sampled and all(map(self._is_parameter, weights))
 
     def _split(self, node: fx.Node, value: Any) -> Split:
         if not isinstance(value, fx.Node):
@@ -285,7 +282,8 @@ class _Builder:
             return Split(counts=one != two)
         if len(kind.axes) > 1:
             raise NotStackableError(f"{name_of(node)} takes a parameter and several results of {name_of(value)}")
-        return Split(axis=kind.axes[0], by_device=kind.by_device)
+        order = memory_order(one) if node.meta["draws"] else ()
+        return Split(axis=kind.axes[0], by_device=kind.by_device, order=tuple(order))
 
     def _layer(self, node: fx.Node) -> nn.Module:
         return self.root.get_submodule(str(node.target))
@@ -294,6 +292,8 @@ class _Builder:
         """The indices of a layer's parameters among the weights."""
         layer = self._layer(node)
         names = {each: f"{node.target}.{each}" for each, _ in layer.named_parameters()}
+        if isinstance(self._layer(node), nn.modules.batchnorm._BatchNorm):
+            names = {each: name for each, name in names.items() if name in self.trained}
         if not set(names.values()) <= set(self.trained):
             raise NotStackableError(f"{self._called(node)} has trained and frozen parameters")
         return {each: self.trained.index(name) for each, name in names.items()}
@@ -310,15 +310,16 @@ class _Builder:
                 # Samples (n B, C), or channels that are not joined yet.
                 self._joined_slot(node.args[0])  # type: ignore[arg-type]
                 return Operation(layers.separate_channels, (self._append(self._normalisation(node)),))
-            case nn.RNNBase() if layer.dropout or layer.proj_size or self._rank(node.args[0]) != 3:
-                raise NotStackableError(f"{self._called(node)} has dropout, a projection, or inputs without samples")
+            case nn.RNNBase() if layer.proj_size or self._rank(node.args[0]) != 3:
+                raise NotStackableError(f"{self._called(node)} has a projection, or inputs without samples")
             case nn.RNNBase():
                 self._count(node, 4)  # gates
+                if recurrent.is_faster_alone(layer, cuda=tensors_of(probes_of(node)[0])[0].is_cuda):
+                    self.slower = f"{self._called(node)} takes less time on a CPU one device after another"
                 return Operation(partial(recurred, layer, indices), args, kwargs)
             case nn.MultiheadAttention():
                 self._check_attention(node, layer)
                 self._count(node, 6)  # queries, keys, values and their gradients
-                self.draws |= bool(layer.dropout and layer.training)
                 return Operation(partial(attended, layer, indices, self._fuses_attention(node, indices)), args, kwargs)
             case _:
                 raise NotStackableError(f"{self._called(node)} has no stacked form")
@@ -326,8 +327,8 @@ class _Builder:
     def _normalisation(self, node: fx.Node) -> Operation:
         layer = self._layer(node)
         assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        if not layer.training or layer.momentum is None:
-            raise NotStackableError(f"{self._called(node)} is frozen, or averages over all minibatches")
+        if layer.momentum is None:
+            raise NotStackableError(f"{self._called(node)} averages over all minibatches")
         moments = None
         if layer.running_mean is not None:
             first = self.running.index(f"{node.target}.running_mean")

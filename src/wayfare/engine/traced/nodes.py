@@ -17,12 +17,17 @@ RELUS = functional.relu, torch.relu, "relu"
 # Operations without parameters that treat every channel alike.
 BY_CHANNEL = frozenset(
     (
-        *("relu", "sigmoid", "tanh", "clamp", "contiguous", operator.add, operator.sub, operator.mul, torch.add),
-        *(torch.relu, torch.sigmoid, torch.tanh, torch.sub, torch.mul, functional.relu, functional.relu6),
+        *("relu", "sigmoid", "tanh", "clamp", "contiguous", "add", "mul", operator.add, operator.sub, operator.mul),
+        *(operator.iadd, operator.truediv, operator.neg, torch.add, torch.sub, torch.mul, torch.div, torch.clamp),
+        *(torch.relu, torch.sigmoid, torch.tanh, functional.relu, functional.relu6, functional.hardtanh),
         *(functional.gelu, functional.silu, functional.elu, functional.leaky_relu, functional.hardswish),
         *(functional.mish, functional.selu, functional.sigmoid, functional.tanh, functional.softplus),
-        *(functional.max_pool1d, functional.max_pool2d, functional.avg_pool1d, functional.avg_pool2d),
-        *(functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, functional.interpolate),
+        *(functional.celu, functional.hardsigmoid, functional.logsigmoid, functional.softsign),
+        *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
+        *(functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d),
+        *(functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d),
+        *(functional.adaptive_max_pool1d, functional.adaptive_max_pool2d, functional.adaptive_max_pool3d),
+        functional.interpolate,
     )
 )
 # They return a new tensor, whatever the samples are.
@@ -57,21 +62,13 @@ def is_plain_lookup(node: fx.Node) -> bool:
     """Whether an embedding, if this is one, only looks up rows."""
     if node.target is not functional.embedding:
         return True
-    extras = (3, "max_norm"), (5, "scale_grad_by_freq"), (6, "sparse")
+    extras = (3, "max_norm"), (5, "scale_grad_by_freq")
     return not any(argument_of(node, place, name) for place, name in extras)
 
 
 def is_unused_answer(node: fx.Node) -> bool:
     """Whether a node only answered a question about a shape while the network was traced."""
     return not node.users and not tensors_of(probes_of(node)[0])
-
-
-def has_draws(node: fx.Node) -> bool:
-    """Whether dropout, or attention with dropout, draws."""
-    if node.target is functional.dropout:
-        probability, training = argument_of(node, 1, "p"), argument_of(node, 2, "training")
-        return probability != 0 and (training is None or bool(training))
-    return bool(argument_of(node, 4, "dropout_p"))
 
 
 def memory_order(tensor: Tensor) -> list[int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from wayfare.learning.chance import seeded_generators
+from wayfare.learning.chance import generator_state, seeded_generators
 
 # Layers that have a stacked form as a whole. All others are traced down to functions.
 LEAVES = nn.modules.batchnorm._BatchNorm, nn.RNNBase, nn.MultiheadAttention
@@ -47,22 +48,56 @@ class _Root(nn.Module):
         return self.network(inputs)
 
 
-def traced(network: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[nn.Module, fx.Graph]:
-    """The operations of a network in training mode. ``node.meta["probes"]`` holds their results for both inputs.
+def traced(
+    network: nn.Module, inputs: tuple[Tensor, Tensor], *, whole_norms: bool = False
+) -> tuple[nn.Module, fx.Graph]:
+    """The operations of a network in training mode.
 
-    Raises NotStackableError if the operations depend on values, or on the size of a minibatch.
+    ``node.meta["probes"]`` holds their results for both inputs, and ``node.meta["draws"]`` whether they draw random
+    numbers. ``whole_norms``: frozen batch normalisation is a layer too, not a function. Raises NotStackableError if the
+    operations depend on values, or on the size of a minibatch.
     """
     root = _Root(network)
+    for name, layer in network.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise NotStackableError(f"{name or 'it'} is compiled by torch.jit")
     try:
         # The generators belong to one thread at a time, so no two threads trace at once.
         with seeded_generators(inputs[0].device) as set_seed, torch.no_grad():
             set_seed(0)
-            return root, _Tracer(root, inputs).trace(root)
+            tracer = _Tracer(root, inputs, whole_norms=whole_norms)
+            with _sizes_in_tuples():
+                graph = tracer.trace(root)
+            tracer.reject_other_draws()
+            for name, buffer in network.named_buffers():
+                if isinstance(buffer, fx.Proxy):
+                    raise NotStackableError(f"it assigns its buffer {name}")
+            return root, graph
     except NotStackableError:
         raise
     except Exception as error:  # a user's code may raise anything when it is traced
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise NotStackableError(f"its operations cannot be traced ({reason[0]})") from error
+
+
+@contextmanager
+def _sizes_in_tuples() -> Iterator[None]:
+    """Let `torch.zeros(x.size(0), 3)` be traced. PyTorch accepts a traced size at the start only inside a tuple."""
+
+    def in_tuple(create: Callable[..., Any]) -> Callable[..., Any]:
+        def created(*size: Any, **options: Any) -> Any:
+            return create(size, **options) if size and isinstance(size[0], _Value) else create(*size, **options)
+
+        return created
+
+    creators = {"zeros": torch.zeros, "ones": torch.ones, "rand": torch.rand, "randn": torch.randn}
+    for name, create in creators.items():
+        setattr(torch, name, in_tuple(create))
+    try:
+        yield
+    finally:
+        for name, create in creators.items():
+            setattr(torch, name, create)
 
 
 def probes_of(node: fx.Node) -> tuple[Any, Any]:
@@ -90,9 +125,11 @@ class _Value(fx.Proxy):
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
-    def __init__(self, root: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, root: nn.Module, inputs: tuple[Tensor, Tensor], *, whole_norms: bool) -> None:
         super().__init__()
+        self._whole_norms = whole_norms
         self._inputs, self._thread = inputs, threading.get_ident()
+        self._drawn = generator_state(inputs[0].device)
         # While a network is traced, its own layers return traced values.
         self._copy = copy.deepcopy(root)
         for layer in self._copy.modules():
@@ -113,7 +150,8 @@ class _Tracer(fx.Tracer):
         return threading.get_ident() == self._thread
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, LEAVES)
+        is_frozen_norm = isinstance(m, nn.modules.batchnorm._BatchNorm) and not m.training
+        return isinstance(m, LEAVES) and (self._whole_norms or not is_frozen_norm)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Value(node, self)
@@ -128,9 +166,11 @@ class _Tracer(fx.Tracer):
         type_expr: Any | None = None,
     ) -> fx.Node:
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
-        if kind == "get_attr":
-            # A tensor that the network creates, such as a mask, never becomes a proxy of its own.
+        if kind != "output":
+            # Not every node becomes a proxy: a tensor that the network creates does not, nor a data class of outputs.
+            self.reject_other_draws()
             node.meta["probes"] = tuple(self._probe(node, which) for which in (0, 1))
+            node.meta["draws"] = self._draws()
         return node
 
     def create_proxy(
@@ -144,11 +184,17 @@ class _Tracer(fx.Tracer):
         proxy_factory_fn: Callable[[fx.Node], fx.Proxy] | None = None,
     ) -> Any:
         proxy = super().create_proxy(kind, target, args, kwargs, name, type_expr, proxy_factory_fn)
-        if kind == "output":
-            return proxy
-        node = proxy.node
-        node.meta["probes"] = tuple(self._probe(node, which) for which in (0, 1))
-        return self._known(proxy)
+        return proxy if kind == "output" else self._known(proxy)
+
+    def _draws(self) -> bool:
+        """Whether anything has drawn random numbers since the last call."""
+        before, self._drawn = self._drawn, generator_state(self._inputs[0].device)
+        return not torch.equal(before, self._drawn)
+
+    def reject_other_draws(self) -> None:
+        """Raise NotStackableError for draws that no traced operation makes: the same result would serve every step."""
+        if self._draws():
+            raise NotStackableError("it draws random numbers that do not depend on its inputs")
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         raise NotStackableError("it branches on values")

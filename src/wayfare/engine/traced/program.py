@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from wayfare.engine.traced import attention, layers, recurrent
 from wayfare.engine.traced.stepping import StackedStep, folded, unfolded
@@ -43,6 +43,7 @@ class StackedNetwork:
     sample_entries: int  # entries of the largest result, for one sample
     total_entries: int = 0  # entries of all results, for one sample; 0 if not counted
     perceptron: tuple[int, ...] | None  # the sizes of its layers, if it is one
+    slower: str | None = None  # why a plain loop over devices takes less time, if it does
     casts: bool  # whether it computes in another type than that of its parameters
 
     def __call__(self, inputs: Tensor, step: StackedStep) -> Any:
@@ -124,7 +125,11 @@ def normalised(
     step: StackedStep,
     inputs: Tensor,
 ) -> Tensor:
-    scale, shift = (step.weights[indices[name]] if name in indices else None for name in ("weight", "bias"))
+    frozen: dict[str, Tensor | None] = {"weight": layer.weight, "bias": layer.bias}
+    scale, shift = (
+        step.weights[indices[name]] if name in indices else None if entry is None else entry.expand(step.count, -1)
+        for name, entry in frozen.items()
+    )
     running = None if moments is None else (step.statistics[moments[0]], step.statistics[moments[1]])
     return layers.batch_norm(step, layer, inputs, scale, shift, running)
 
@@ -150,6 +155,7 @@ class Split:
     axis: int | None = None
     by_device: bool = False
     counts: bool = False
+    order: tuple[int, ...] = ()  # the axes that a device's tensor has in memory in `reference`, if that matters
 
 
 def mapped(
@@ -161,7 +167,39 @@ def mapped(
     kwargs: dict[str, Any],
 ) -> Any:
     """One operation under `vmap`. Its arguments are split by device, its results joined again."""
-    leaves, form = tree_flatten((args, kwargs))
+    of_one_device, tensors = _split(call, splits, step, (args, kwargs))
+    return _join(torch.vmap(of_one_device, randomness="error")(*tensors), joined)
+
+
+def apart(
+    call: Callable[..., Any],
+    splits: Sequence[Split],
+    joined: Sequence[int | None],
+    step: StackedStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """One operation that draws random numbers, device by device, with the draws that `reference` makes."""
+    of_one_device, tensors = _split(call, splits, step, (args, kwargs))
+    orders = [split.order for split in splits if split.axis is not None or split.by_device]
+    found = []
+    for device in range(step.count):
+        own = [_in_order(tensor[device], order) for tensor, order in zip(tensors, orders, strict=True)]
+        with step.drawing(device):
+            found.append(of_one_device(*own))
+    return _join(tree_map(lambda *parts: torch.stack(parts), *found), joined)
+
+
+def _in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    """A tensor whose axes have an order in memory, in which random numbers are drawn."""
+    return tensor.permute(*order).contiguous().permute(*(order.index(axis) for axis in range(tensor.dim())))
+
+
+def _split(
+    call: Callable[..., Any], splits: Sequence[Split], step: StackedStep, given: Any
+) -> tuple[Callable[..., Any], list[Tensor]]:
+    """A call for one device, and the tensors that it takes, by device."""
+    leaves, form = tree_flatten(given)
     tensors: dict[int, Tensor] = {}
     for at, (leaf, split) in enumerate(zip(leaves, splits, strict=True)):
         if split.axis is not None:
@@ -178,6 +216,11 @@ def mapped(
         rebuilt, named = tree_unflatten(filled, form)
         return call(*rebuilt, **named)
 
-    results, shape = tree_flatten(torch.vmap(of_one_device, randomness="error")(*tensors.values()))
+    return of_one_device, list(tensors.values())
+
+
+def _join(found: Any, joined: Sequence[int | None]) -> Any:
+    """Results by device, with the samples of all devices along one axis."""
+    results, shape = tree_flatten(found)
     found = [result if axis is None else folded(result, axis) for result, axis in zip(results, joined, strict=True)]
     return tree_unflatten(found, shape)

@@ -14,6 +14,14 @@ from torch import Tensor, nn
 
 from wayfare.engine.traced.stepping import StackedStep, unfolded
 
+# From this width, oneDNN's LSTM of one device is faster on a CPU than a product of all devices for every time step.
+_FASTER_ALONE_FROM = 32
+
+
+def is_faster_alone(layer: nn.RNNBase, *, cuda: bool) -> bool:
+    wide = isinstance(layer, nn.LSTM) and layer.hidden_size >= _FASTER_ALONE_FROM
+    return wide and not cuda and torch.backends.mkldnn.is_available()
+
 
 def recurrent(
     step: StackedStep,
@@ -42,9 +50,41 @@ def recurrent(
             outputs.append(out.flip(1) if direction else out)
             ends.append(end)
         signal = torch.cat(outputs, dim=-1) if directions == 2 else outputs[0]
+        if layer.dropout and layer.training and depth + 1 < layer.num_layers:
+            # PyTorch draws for (time, batch, features).
+            by_time = signal.transpose(0, 1).flatten(1, 2)
+            signal = signal * unfolded(step.kept(by_time, 1, layer.dropout), 1, count).movedim(1, 0)
     states = tuple(torch.stack(each).flatten(1, 2) for each in zip(*ends, strict=True))
     out = signal.transpose(1, 2).flatten(0, 1) if layer.batch_first else signal.transpose(0, 1).flatten(1, 2)
     return out, states if isinstance(layer, nn.LSTM) else states[0]
+
+
+def gru_cell(step: StackedStep, inputs: Tensor, state: Tensor, *weights: Tensor | None) -> Tensor:
+    """One time step of a GRU, of samples (n B, features)."""
+    gates, over, bias, start = _cell(step, inputs, state, weights)
+    out: Tensor = _Gru.apply(gates, over, bias, start)  # type: ignore[no-untyped-call]
+    return out.flatten(0, 2)
+
+
+def lstm_cell(
+    step: StackedStep, inputs: Tensor, states: tuple[Tensor, Tensor], *weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """One time step of an LSTM, of samples (n B, features)."""
+    gates, over, bias, start = _cell(step, inputs, states[0], weights)
+    out, cell = _Lstm.apply(gates, over, bias, start, unfolded(states[1], 0, step.count))  # type: ignore[no-untyped-call]
+    return out.flatten(0, 2), cell.flatten(0, 1)
+
+
+def _cell(
+    step: StackedStep, inputs: Tensor, state: Tensor, weights: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What `_Gru` and `_Lstm` take, for one time step."""
+    into, over, *biases = (*weights, None, None)[:4]
+    assert into is not None
+    assert over is not None
+    gates = _projected(unfolded(inputs, 0, step.count), into, biases[0]).unsqueeze(1)
+    bias = over.new_zeros(over.shape[:2]) if biases[1] is None else biases[1]
+    return gates, over, bias, unfolded(state, 0, step.count)
 
 
 def _starts(layer: nn.RNNBase, initial: Any, count: int) -> list[tuple[Tensor, ...]]:

@@ -135,7 +135,8 @@ class Replayed(StackedTraced, Overlapping):
         torch._foreach_copy_(split(block, self._shapes), [stack[ended] for stack in memory.stacks])
         torch._foreach_copy_(list(models[ended]), list(block.unbind()))
         if vectors.velocity is not None and memory.steering.velocity is not None:
-            rows = torch.cat([stack[ended].flatten(1) for stack in memory.steering.velocity], dim=1)
+            moved = [stack[ended] for stack in memory.steering.velocity]
+            rows = torch.cat([each.reshape(len(each), -1) for each in moved], dim=1)
             torch._foreach_copy_(list(vectors.velocity[ended]), list(rows.unbind()))
 
     def _memory(self, like: Tensor, count: int) -> _Memory:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from wayfare.learning.chance import seeded_generators
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,15 +38,28 @@ class StackedStep:
         PyTorch fills the mask of one device in the order of memory. ``order`` lists the axes that ``like`` has there in
         `reference`, from the outermost; it is ascending by default.
         """
-        if not self._generators:
-            self._generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
         shape, order = list(like.shape), list(order or range(like.dim()))
         shape[axis] //= self.count
         mask = torch.empty(self.count, *(shape[each] for each in order), dtype=like.dtype)
-        for part, generator in zip(mask, self._generators, strict=True):
+        for part, generator in zip(mask, self._keyed(), strict=True):
             part.bernoulli_(1 - probability, generator=generator)
         logical = mask.div_(1 - probability).permute(0, *(1 + order.index(each) for each in range(like.dim())))
         return folded(logical, axis)
+
+    @contextmanager
+    def drawing(self, device: int) -> Iterator[None]:
+        """Let PyTorch's default generator make the draws of a device."""
+        own = self._keyed()[device]
+        with seeded_generators(torch.device("cpu")):
+            torch.default_generator.set_state(own.get_state())
+            yield
+            own.set_state(torch.default_generator.get_state())
+
+    def _keyed(self) -> list[torch.Generator]:
+        """The generator of every device, which goes on from one operation to the next."""
+        if not self._generators:
+            self._generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        return self._generators
 
 
 def unfolded(samples: Tensor, axis: int, count: int) -> Tensor:

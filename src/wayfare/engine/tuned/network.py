@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wayfare.engine.traced.nodes import RELUS, argument_of, axis_of, has_draws, is_unused_answer, name_of, tensors_of
+from wayfare.engine.traced.nodes import RELUS, argument_of, axis_of, is_unused_answer, name_of, tensors_of
 from wayfare.engine.traced.probing import NotStackableError, probes_of, traced
 from wayfare.engine.traced.program import Operation, Slot, StackedNetwork, constant, method
 from wayfare.engine.traced.stepping import StackedStep
@@ -36,7 +36,7 @@ def tuned_network(
     """
     trained = list(trainable(module))
     adapters = _take_adapters(module, trained)
-    root, graph = traced(module, inputs)
+    root, graph = traced(module, inputs, whole_norms=True)
     builder = _Builder(root, trained, adapters, signals=signals, kernels=kernels)
     try:
         return builder.built(graph)
@@ -126,7 +126,7 @@ class _Builder:
         if trained:
             name = str(trained[0].target).removeprefix(_PREFIX)
             raise NotStackableError(f"{name_of(node)} with {name} has no stacked form")
-        if node.target is functional.dropout and has_draws(node):
+        if node.meta["draws"]:
             raise NotStackableError("it draws random numbers")
         call: Any = partial(method, str(node.target)) if node.op == "call_method" else node.target
         args: Any = fx.node.map_arg(node.args, self._slot)  # type: ignore[arg-type]

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import is_lazy
 
 from wayfare.errors import InputError
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.models.base import statistics, trainable
-from wayfare.learning.models.wrapped import Wrapped, same
+from wayfare.learning.models.wrapped import Wrapped, same, whole_buffers
+
+
+def reject_parameters(module: nn.Module, where: str) -> None:
+    """Raise InputError for parameters whose shape is not known yet, or that are no single-precision numbers."""
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter):
+            raise InputError(
+                f"{where}: the shape of the parameter {name} is not known before a first pass; give the layer its "
+                "input size, or pass a network that has seen one batch"
+            )
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise InputError(
+                f"{where}: the parameter {name} has type {kind}; Wayfare trains in float32: build the network in it, "
+                "for example with network.float()"
+            )
 
 
 def constants_of(model: Wrapped, inputs: Tensor, where: str) -> frozenset[str]:
-    """The floating-point buffers that a training pass does not change, such as a causal mask.
+    """The floating-point buffers that training passes do not change, such as a causal mask.
 
-    Raises InputError if the network has nothing to train, or if constants differ between its copies.
+    Raises InputError if the network has nothing to train, if constants differ between its copies, or if it keeps state
+    that no vector holds.
     """
     module = model.module().train()
     if not trainable(module):
@@ -24,6 +42,17 @@ def constants_of(model: Wrapped, inputs: Tensor, where: str) -> frozenset[str]:
     with torch.no_grad(), seeded_generators(inputs.device) as set_seed:
         set_seed(0)
         module(inputs)
+        # The first pass may fill a cache.
+        numbers = _numbers(module)
+        module(inputs)
+    for name, number in _numbers(module).items():
+        # NaN differs from itself, so an equal object counts as equal.
+        if name in numbers and numbers[name] is not number and numbers[name] != number:
+            raise InputError(
+                f"{where}: training changes the attribute {name} of the network; a model carries only parameters and "
+                "buffers: keep it in a floating-point buffer"
+            )
+    _reject_counts(module, before, where)
     after, normalising = statistics(module), _buffers_of_normalisation(module)
     for name, buffer in module.named_buffers():
         # A table that grows with the inputs can be computed again; a buffer of constant size is state.
@@ -35,6 +64,33 @@ def constants_of(model: Wrapped, inputs: Tensor, where: str) -> frozenset[str]:
     )
     _reject_differences(model.module(), model.module(), constants, where)
     return constants
+
+
+def _numbers(module: nn.Module) -> dict[str, float]:
+    """The attributes of all layers that are numbers."""
+    return {
+        f"{prefix}.{name}" if prefix else name: value
+        for prefix, layer in module.named_modules()
+        for name, value in vars(layer).items()
+        if isinstance(value, int | float)
+    }
+
+
+def _reject_counts(module: nn.Module, before: dict[str, Tensor], where: str) -> None:
+    """Raise InputError if results depend on integers that training changes."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.training and layer.momentum is None and layer.track_running_stats:
+            raise InputError(
+                f"{where}: momentum = None of {name} ({type(layer).__name__}): must be a number, such as 0.1; an "
+                "average over all minibatches needs their number, which no model carries"
+            )
+    for name, buffer in whole_buffers(module).items():
+        if name in before and not same(before[name], buffer):
+            kind = str(buffer.dtype).removeprefix("torch.")
+            raise InputError(
+                f"{where}: training changes the buffer {name} of type {kind}; a model carries only real numbers: make "
+                "it a floating-point buffer"
+            )
 
 
 def _buffers_of_normalisation(module: nn.Module) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from wayfare.errors import InputError
 from wayfare.learning.chance import seeded_generators
@@ -44,9 +46,10 @@ class Wrapped:
 
     def reject_changes(self, module: nn.Module) -> None:
         """Raise InputError if training has changed a constant of a module."""
-        if self.constants:
+        constants = {*self.constants, *whole_buffers(module)}
+        if constants:
             fresh = dict(self._fresh.named_buffers())
-            for name in sorted(self.constants):
+            for name in sorted(constants):
                 if not same(module.get_buffer(name), fresh[name].to(module.get_buffer(name))):
                     raise InputError(
                         f"training changed the buffer {name} of the network, but the first samples did not; Wayfare "
@@ -61,12 +64,30 @@ class Wrapped:
         """Build with a seed; layers draw their initial values from PyTorch's default generator."""
         with seeded_generators(torch.device("cpu")) as set_seed:
             set_seed(seed)
-            module = self.build()
+            module = _uncompiled(self.build())
         for name in self.constants:
             owner, _, buffer = name.rpartition(".")
             # PyTorch's own list of buffers that are not state.
             module.get_submodule(owner)._non_persistent_buffers_set.add(buffer)
         return module
+
+
+def whole_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers of other than real numbers, which no vector holds. Those that only count minibatches are left out."""
+    counters = {
+        f"{prefix}.num_batches_tracked" if prefix else "num_batches_tracked"
+        for prefix, layer in module.named_modules()
+        if isinstance(layer, _NormBase)
+    }
+    found = module.named_buffers()
+    return {name: buffer for name, buffer in found if not buffer.is_floating_point() and name not in counters}
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """The network inside `torch.compile`. Engines choose how to run it, and compiled layers draw other numbers."""
+    # Importing torch._dynamo takes a second, and without it nothing is compiled.
+    dynamo = sys.modules.get("torch._dynamo")
+    return module._orig_mod if dynamo is not None and isinstance(module, dynamo.OptimizedModule) else module
 
 
 def same(one: Tensor, other: Tensor) -> bool:

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from wayfare.errors import InputError
 from wayfare.learning.chance import seeded_generators
+from wayfare.learning.models.trial import reject_parameters
 from wayfare.learning.models.wrapped import Wrapped
 
 _CHANNELS = (1, 3, 4)
@@ -68,18 +70,37 @@ def _forms(inputs: Tensor) -> list[InputForm]:
 
 def find_form(model: Wrapped, inputs: Tensor, where: str) -> tuple[InputForm, Any]:
     """The first form that a network accepts in training mode, and its outputs for a few samples."""
+    reject_parameters(model.module(), where)
     failures: dict[str, Exception] = {}
     for form in _forms(inputs):
         module = model.module().train()
         with torch.no_grad(), seeded_generators(inputs.device) as set_seed:
             set_seed(0)
             try:
-                return form, module(form.converted(form.arranged(inputs), torch.float32))
+                outputs = module(form.converted(form.arranged(inputs), torch.float32))
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
                 # Layers raise these for a wrong shape or type.
                 failures[form.description] = error
+            else:
+                _reject_outputs(outputs, len(inputs), where)
+                return form, outputs
     shape, kind = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
     reasons = "; ".join(f"{description}: {error}" for description, error in failures.items())
     raise InputError(
         f"{where}: the network does not accept a batch of shape {shape} and type {kind}; {reasons}"
     ) from next(iter(failures.values()))
+
+
+def _reject_outputs(outputs: Any, samples: int, where: str) -> None:
+    """Raise InputError for outputs that cannot be joined for a whole test set."""
+    for leaf in tree_leaves(outputs):
+        if not isinstance(leaf, Tensor):
+            raise InputError(
+                f"{where}: the network returns {type(leaf).__name__}; it must return a tensor, or tensors in a tuple, "
+                "list or dictionary"
+            )
+        if leaf.dim() == 0 or len(leaf) % samples:
+            raise InputError(
+                f"{where}: the network returns a tensor of shape {tuple(leaf.shape)} for {samples} samples; its first "
+                "axis must be that of the samples"
+            )

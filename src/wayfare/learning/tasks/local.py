@@ -21,7 +21,8 @@ from wayfare.learning.models.trial import constants_of
 from wayfare.learning.models.wrapped import Copies, Wrapped
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
 from wayfare.learning.tasks.inputs import InputForm, find_form
-from wayfare.learning.tasks.own import LOSS, Judge, OwnTask, accuracy, number_of, own_task
+from wayfare.learning.tasks.judges import Judge, number_of
+from wayfare.learning.tasks.own import LOSS, OwnTask, accuracy, own_task
 
 _EVALUATED_AT_ONCE = 1000
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,30 +25,21 @@ from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric, placed
 from wayfare.learning.tasks.division import Division, division_by_device, division_by_vehicle
 from wayfare.learning.tasks.given import Data, encode_numbers, encode_texts, read_pair
 from wayfare.learning.tasks.inputs import InputForm, find_form
+from wayfare.learning.tasks.judges import (
+    BY_ENTRY,
+    MODULES_BY_ENTRY,
+    Judge,
+    judge_on,
+    may_pair,
+    number_of,
+    paired,
+    reject_judges,
+    reject_pairs,
+)
 
 _EVALUATED_AT_ONCE = 1000
 
 LOSS = Metric(name="loss", better="lower")
-
-_BY_ENTRY = (
-    nn.functional.mse_loss,
-    nn.functional.l1_loss,
-    nn.functional.smooth_l1_loss,
-    nn.functional.huber_loss,
-    nn.functional.binary_cross_entropy,
-    nn.functional.binary_cross_entropy_with_logits,
-)
-_MODULES_BY_ENTRY = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss
-
-Judge: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""From outputs and targets to one number."""
-
-
-@runtime_checkable
-class _Accumulating(Protocol):
-    """A metric that accumulates samples, such as those of torchmetrics."""
-
-    def reset(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -94,7 +85,7 @@ class OwnTask:
 
     def loss_on(self, outputs: Any, targets: Tensor) -> Tensor:
         """The loss of a network's outputs."""
-        targets = _paired(self.loss_of, outputs, targets)
+        targets = paired(self.loss_of, outputs, targets)
         try:
             return self.loss_of(outputs, targets)
         except IndexError as error:
@@ -111,11 +102,11 @@ class OwnTask:
         if isinstance(self.loss_of, nn.CrossEntropyLoss | nn.NLLLoss):
             plain = self.loss_of.reduction == "mean" and self.loss_of.weight is None and self.loss_of.ignore_index < 0
             return plain and _are_all_used(self.train[1])
-        if isinstance(self.loss_of, _MODULES_BY_ENTRY):
+        if isinstance(self.loss_of, MODULES_BY_ENTRY):
             return self.loss_of.reduction == "mean" and not list(self.loss_of.buffers())
         if self.loss_of in (nn.functional.cross_entropy, nn.functional.nll_loss):
             return _are_all_used(self.train[1])
-        return self.loss_of in _BY_ENTRY
+        return self.loss_of in BY_ENTRY
 
     def evaluate(self, module: nn.Module) -> Evaluation:
         """Score, loss and other metrics of the whole test set.
@@ -157,6 +148,8 @@ class OwnTask:
             self,
             train=(placed(train, device), placed(targets, device)),
             test=(placed(test, device), placed(judged_by, device)),
+            loss_of=judge_on(self.loss_of, device),
+            score_of=judge_on(self.score_of, device),
         )
 
 
@@ -198,9 +191,7 @@ def own_task(
     (train_inputs, train_targets), (test_inputs, test_targets) = (
         read_pair(data, name, part) for part, data in (("train", train), ("test", train if test is None else test))
     )
-    _reject_uncallable(
-        {"loss": loss, "score": score, **{f"others.{key}": each for key, each in (others or {}).items()}}, name
-    )
+    reject_judges({"loss": loss, "score": score, **_named(others)}, name)
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
     # Two samples, because normalisation cannot train on one.
     few = train_inputs[[0, min(1, len(train_inputs) - 1)]]
@@ -219,6 +210,8 @@ def own_task(
     loss = loss or nn.functional.cross_entropy
     groups = _groups(kinds, targets, name)
     if score is None:
+        if labelled:
+            _reject_classes(outputs, targets, judged_by, name)
         score = accuracy if labelled else loss
         metric = metric or (ACCURACY if labelled else LOSS)
     if callable(metric) and not isinstance(metric, Metric):
@@ -245,15 +238,10 @@ def own_task(
         test_division=_test_division(vehicles, test_vehicles, len(judged_by), name),
     )
     _reject_missing_values(task)
+    if may_pair(outputs, targets):
+        some = torch.arange(min(8, len(targets)))
+        reject_pairs({"loss": loss, "score": score, **_named(others)}, _untrained(task, some), targets[some], name)
     return task
-
-
-def _reject_uncallable(judges: Mapping[str, object], name: str) -> None:
-    for field_, judge in judges.items():
-        if isinstance(judge, type):
-            raise InputError(f"{name}: {field_} = {judge.__name__}: is a class; write {judge.__name__}()")
-        if judge is not None and not callable(judge):
-            raise InputError(f"{name}: {field_} = {judge!r}: must be a function of outputs and targets")
 
 
 def _numbers(
@@ -318,12 +306,38 @@ def _reject_missing_values(task: OwnTask) -> None:
                 )
 
 
-@torch.no_grad()
 def _is_finite(task: OwnTask, samples: Tensor) -> bool:
     """Whether an untrained network has a finite loss on some samples."""
+    return math.isfinite(float(task.loss_on(_untrained(task, samples), task.train[1][samples])))
+
+
+@torch.no_grad()
+def _untrained(task: OwnTask, samples: Tensor) -> Any:
+    """The outputs of an untrained network for some training samples."""
     with seeded_generators(samples.device) as set_seed:
         set_seed(0)
-        return math.isfinite(float(task.loss(task.model.module().eval(), samples)))
+        return task.model.module().eval()(task.minibatch(samples, torch.float32)[0])
+
+
+def _named(others: Mapping[str, Judge] | None) -> dict[str, Judge]:
+    return {f"others.{key}": each for key, each in (others or {}).items()}
+
+
+def _reject_classes(outputs: Any, train: Tensor, test: Tensor, name: str) -> None:
+    """Raise InputError if the accuracy cannot be read from the outputs."""
+    if not isinstance(outputs, Tensor):
+        shown = f"returns {type(outputs).__name__}"
+    elif outputs.ndim < 2 or outputs.shape[1] < 2:
+        shown = f"has outputs of shape {tuple(outputs.shape[1:])} per sample"
+    else:
+        least, most = int(min(train.min(), test.min())), int(max(train.max(), test.max()))
+        if least >= 0:
+            return
+        shown = f"has outputs for classes from 0 on, and the labels go from {least} to {most}"
+    raise InputError(
+        f"{name}: score = None: is the accuracy for integer targets, which needs one output for each class, but the "
+        f"network {shown}; give a score and its metric, or targets of real numbers for a regression"
+    )
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -331,34 +345,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).double().mean()
 
 
-def _paired(judge: Judge, outputs: Any, targets: Tensor) -> Tensor:
-    """Targets in the shape of the outputs, for losses that compare entry by entry.
-
-    Otherwise outputs (n, 1) and targets (n,) would broadcast to n x n pairs.
-    """
-    if judge not in _BY_ENTRY and not isinstance(judge, _MODULES_BY_ENTRY):
-        return targets
-    if outputs.shape == targets.shape:
-        return targets
-    if outputs.numel() != targets.numel():
-        raise InputError(
-            f"per sample, the outputs of the network have shape {tuple(outputs.shape[1:])} and the targets "
-            f"{tuple(targets.shape[1:])}; they need the same number of entries"
-        )
-    return targets.view_as(outputs)
-
-
 def _joined(pieces: Sequence[Any]) -> Any:
     """Concatenate the outputs of all chunks: tensors, or tensors in tuples, lists or dictionaries."""
     return tree_map(lambda *tensors: torch.cat(tensors), *pieces)
-
-
-def number_of(judge: Judge, outputs: Any, targets: Tensor) -> float:
-    value = float(judge(outputs, _paired(judge, outputs, targets)))
-    if isinstance(judge, _Accumulating):
-        # A metric of torchmetrics keeps its samples until it is reset.
-        judge.reset()
-    return value
 
 
 def _without_column(targets: Tensor) -> Tensor:
