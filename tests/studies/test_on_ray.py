@@ -44,7 +44,8 @@ class Node:
         size = ("--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000")
         self._process = subprocess.Popen(
             [*program, *size, "--min-worker-port=0", "--max-worker-port=0", *words],
-            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": str(folder)},
+            # A token in ~/.ray, which any `ray.init()` leaves there, would make the node ask for it.
+            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "TMPDIR": str(folder)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -148,7 +148,10 @@ def _check_address(address: str) -> None:
 
 
 def _no_cluster(address: str, reason: str) -> UnavailableError:
-    return UnavailableError(f"{address}: found no Ray cluster ({reason}); start a head node with `ray start`")
+    return UnavailableError(
+        f"{address}: found no Ray cluster ({reason}); start a head node with `ray start`, and set RAY_AUTH_MODE=token "
+        "if it asks for a token"
+    )
 
 
 def _import_ray() -> Any:
