@@ -56,7 +56,7 @@ class StackedStep:
             own.set_state(torch.default_generator.get_state())
 
     def _keyed(self) -> list[torch.Generator]:
-        """The generator of every device, which goes on from one operation to the next."""
+        """The generator of every device. It continues from one operation to the next."""
         if not self._generators:
             self._generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
         return self._generators
