@@ -52,15 +52,49 @@ def own_cnn(side: int = 14) -> nn.Module:
     )
 
 
+def own_dropout_cnn() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout2d(0.2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout2d(0.2)),
+        *(nn.Flatten(), nn.Linear(32 * 3 * 3, CLASSES)),
+    )
+
+
+def own_depthwise_cnn() -> nn.Module:
+    def block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+        depthwise = nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs, bias=False)
+        between = nn.BatchNorm2d(inputs), nn.ReLU6(), nn.Conv2d(inputs, outputs, 1, bias=False)
+        return depthwise, *between, nn.BatchNorm2d(outputs), nn.ReLU6()
+
+    first = nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU6()
+    last = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES)
+    return nn.Sequential(*first, *block(16, 32), *block(32, 64), *last)
+
+
 class OwnGru(nn.Module):
     """Reads the rows of an image one after another."""
 
-    def __init__(self, features: int = 32) -> None:
+    def __init__(self, features: int = 32, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
-        self.layer, self.head = nn.GRU(28, features, batch_first=True), nn.Linear(features, CLASSES)
+        self.layer = nn.GRU(28, features, layers, batch_first=True, dropout=dropout)
+        self.head = nn.Linear(features, CLASSES)
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.head(self.layer(rows)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class OwnGruCell(nn.Module):
+    """The same in a loop of Python."""
+
+    def __init__(self, features: int = 32) -> None:
+        super().__init__()
+        self.features, self.cell, self.head = features, nn.GRUCell(28, features), nn.Linear(features, CLASSES)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        state = rows.new_zeros(rows.size(0), self.features)
+        for row in rows.unbind(1):
+            state = self.cell(row, state)
+        return self.head(state)  # type: ignore[no-any-return]
 
 
 class OwnTransformer(nn.Module):
@@ -101,6 +135,12 @@ CASES = (
     Case(name="own CNN 28 x 28", network=partial(own_cnn, 28), shape=(1, 28, 28), goal=1.8, steps=24, plain_steps=8),
     Case(name="own GRU", network=OwnGru, shape=(28, 28), goal=2.0, steps=24, plain_steps=8),
     Case(name="own transformer", network=OwnTransformer, shape=(16,), goal=2.0, words=True, steps=24, plain_steps=8),
+    Case(name="own GRUCell", network=OwnGruCell, shape=(28, 28), goal=None, steps=24, plain_steps=8),
+    Case(
+        name="own GRU, dropout", network=partial(OwnGru, 32, 2, 0.2), shape=(28, 28), goal=None, steps=24, plain_steps=8
+    ),
+    Case(name="own CNN, dropout", network=own_dropout_cnn, shape=(1, 14, 14), goal=None, steps=24, plain_steps=8),
+    Case(name="own CNN, depthwise", network=own_depthwise_cnn, shape=(1, 14, 14), goal=None, steps=24, plain_steps=8),
     # Larger networks gain less: a plain loop uses a core well for them too.
     Case(name="own GRU of 64", network=partial(OwnGru, 64), shape=(28, 28), goal=None, steps=24, plain_steps=8),
     Case(
