@@ -25,7 +25,7 @@ from wayfare.records.statistics import half_width_95
 from wayfare.scenario import Scenario, parse
 from wayfare.studies.export import evaluation_rows, run_rows
 from wayfare.studies.results import read_results
-from wayfare.studies.study import load_study
+from wayfare.studies.study import Plan, Point, load_study
 
 RESULTS = Path("docs/results")
 TASKS = ("cifar10", "fashion")
@@ -52,6 +52,14 @@ class Way:
         return (row["study"], row["scheme"]) == (f"pretrained-{task}{self.study}", self.scheme) and all(
             row.get(column, "") == value for column, value in self.settings.items()
         )
+
+    def points(self, plan: Plan) -> list[Point]:
+        """The points of a study that belong to this row."""
+        return [
+            point
+            for point in plan.points
+            if all(str(point.values.get(column, "")) == value for column, value in self.settings.items())
+        ]
 
 
 def trained(label: str, part: str, blocks: int, rate: float) -> Way:
@@ -223,16 +231,20 @@ class Tables:
         rows = []
         for way in (*FROZEN, *TRAINED):
             plan = load_study(f"pretrained-{self.task}{way.study}")
-            points = [
-                point
-                for point in plan.points
-                if all(str(point.values.get(column, "")) == value for column, value in way.settings.items())
-            ]
-            seeds = set(map(str, plan.seeds))
-            runs = [run for run in self.runs(way, {}) if run[SEED] in seeds]
-            at_seed_0 = sum(run[SEED] == "0" for run in runs)
-            rows.append((way.label, f"{at_seed_0} of {len(points)}", f"{len(runs)} of {len(points) * len(seeds)}"))
+            points = way.points(plan)
+            lacking = [len(self.lacking(way, plan, seed)) for seed in plan.seeds]
+            at_seed_0 = f"{len(points) - lacking[0]} of {len(points)}"
+            planned = len(points) * len(lacking)
+            rows.append((way.label, at_seed_0, f"{planned - sum(lacking)} of {planned}"))
         return table(("", "points that ran with seed 0", "runs"), rows)
+
+    def lacking(self, way: Way, plan: Plan, seed: int) -> list[Point]:
+        """The points of a row without a run of this seed."""
+        return [
+            point
+            for point in way.points(plan)
+            if not self.runs(way, {RHO: str(point.values[RHO]), RADIO: str(point.values[RADIO]), SEED: str(seed)})
+        ]
 
 
 def written(page: str) -> str:

@@ -83,6 +83,16 @@ def test_a_new_run_replaces_the_one_of_its_place(script: dict[str, Any]) -> None
     assert script["merged"](old, new) == [old[0], new[1], old[2], new[0], new[2]]
 
 
+def test_missing_runs_are_those_that_are_not_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    plans = run_path(str(ROOT / "scripts/run_missing_pretrained.py"))["plans"]
+    missing = sum(len(plan.points) for plan in plans("pretrained-cifar10-trained", ["everything"]))
+    found = re.search(r"\| everything, MADS-RD \| 9 of 9 \| (\d+) of 90 \|", PAGE.partition("## What has not run")[2])
+    assert found is not None
+    assert missing == 90 - int(found[1])
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_runs_on_record_belong_to_the_presets(task: str) -> None:
     for row in rows_of(ROOT / f"docs/results/pretrained-{task}-runs.csv"):
