@@ -1,11 +1,11 @@
 """A study of eight runs on one GPU: one after another, then 2, 3 and 4 at a time.
 
-    python benchmarks/together.py [--rounds 4000] [--at-once 2 3 4] [--precision tf32] [--json FILE]
+    python benchmarks/together.py [--rounds 4000] [--speed 20] [--at-once 2 3 4] [--precision tf32] [--json FILE]
 
 The runs are those of `full_run.py`: 20 devices, ResNet-9, random images of the size of CIFAR-10. MADS-RD and MADS
-alternate, each with four seeds. The records must be bit-identical. Graphs are captured before the clock starts and
-all measurements share them, so runs one after another do not pay for them eight times. The goal is 0.75 of the time of
-the runs one after another.
+alternate, each with four seeds. The records must be bit-identical. Graphs are captured and kernels compiled in short
+runs before the clock starts, and all measurements share them, so runs one after another do not pay for them eight
+times. The goal is 0.75 of the time of the runs one after another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 
 import wayfare
-from full_run import random_images
+from full_run import FIRST_ROUNDS, random_images
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 from wayfare.sharing import sharing
@@ -101,6 +101,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="tf32", choices=["fp32", "tf32", "bf16"])
     parser.add_argument("--rounds", type=int, default=4000)
+    parser.add_argument("--speed", type=float, default=20.0, help="of the devices, in m/s")
+    parser.add_argument("--evaluate-every", type=int, default=100, help="rounds between evaluations")
     parser.add_argument("--at-once", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--small", action="store_true", help="a small network on embedded data, to try this script")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
@@ -108,7 +110,12 @@ def main() -> None:
     torch.set_num_threads(1)
     preset = "fashion-small" if arguments.small else "paper-cifar10-waypoint"
     scenario = wayfare.load(
-        preset, [f"rounds={arguments.rounds}", f"learning.evaluate_every_rounds={max(arguments.rounds // 40, 1)}"]
+        preset,
+        [
+            f"rounds={arguments.rounds}",
+            f"mobility.speed_mps={arguments.speed}",
+            f"learning.evaluate_every_rounds={arguments.evaluate_every}",
+        ],
     )
     execution = Execution(device=arguments.device, precision=arguments.precision, keep_model=False)
     shared = Shared(execution=execution)
@@ -118,7 +125,7 @@ def main() -> None:
         if task is not None:
             stack.enter_context(patch("wayfare.world.draw.load_task", lambda _: task))
         began = time.perf_counter()
-        short = scenario.model_copy(update={"rounds": 2})
+        short = scenario.model_copy(update={"rounds": FIRST_ROUNDS})
         seconds_of(jobs_of(short, folder / "warm")[:2], InThisProcess(shared))
         print(f"ready in {time.perf_counter() - began:.1f} s", flush=True)
         draw_world.cache_clear()

@@ -87,7 +87,7 @@ def test_missing_runs_are_those_that_are_not_on_record(monkeypatch: pytest.Monke
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     plans = run_path(str(ROOT / "scripts/run_missing_pretrained.py"))["plans"]
-    missing = sum(len(plan.points) for plan in plans("pretrained-cifar10-trained", ["everything"]))
+    missing = sum(len(plan.points) * len(plan.seeds) for plan in plans("pretrained-cifar10-trained", ["everything"]))
     found = re.search(r"\| everything, MADS-RD \| 9 of 9 \| (\d+) of 90 \|", PAGE.partition("## What has not run")[2])
     assert found is not None
     assert missing == 90 - int(found[1])
