@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from wayfare.engine import Burst, LocalTraining, choose_engine, make_engine
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.traced.engine import StackedTraced
-from wayfare.engine.traced.probing import traced
 from wayfare.engine.vmapped import Vmapped
 from wayfare.learning.batches import Batches
 from wayfare.learning.descent import Descent
@@ -354,31 +351,3 @@ def test_a_record_names_the_engine_and_the_reason(
         assert not caplog.messages
     else:
         assert caplog.messages == [f"{reason}; using the engine reference"]
-
-
-def test_other_threads_use_their_networks_while_one_is_traced() -> None:
-    reached, used = threading.Event(), threading.Event()
-
-    class Slow(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 2)
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            reached.set()
-            assert used.wait(10)
-            return self.layer(inputs)  # type: ignore[no-any-return]
-
-    # Building it draws random numbers, for which a run waits until the trace has ended.
-    other = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
-    with ThreadPoolExecutor(1) as pool:
-        tracing = pool.submit(traced, Slow(), (torch.zeros(2, 3), torch.zeros(4, 3)))
-        assert reached.wait(10)
-        try:
-            found = other(torch.ones(1, 3))
-        finally:
-            used.set()
-        assert type(found) is Tensor
-        assert [node.op for node in tracing.result()[1].nodes] == [
-            *("placeholder", "get_attr", "get_attr", "call_function", "output")
-        ]

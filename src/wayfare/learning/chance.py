@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-# All threads share PyTorch's default generators, so only one at a time may seed them.
-_seeding = threading.RLock()
+# All threads share PyTorch's default generators, so only one at a time may seed them or draw from them.
+_drawing = threading.RLock()
 _GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
 
 
@@ -37,8 +37,18 @@ def seeded_generators(where: torch.device) -> Iterator[Callable[[int], None]]:
         for generator in generators:
             generator.manual_seed(seed)
 
-    with _seeding, torch.random.fork_rng(devices=[index] if on_cuda else []):
+    with _drawing, torch.random.fork_rng(devices=[index] if on_cuda else []):
         yield set_seed
+
+
+@contextmanager
+def private_draws() -> Iterator[None]:
+    """Draws on the CPU from PyTorch's default generator, such as those of new layers, that change nothing elsewhere.
+
+    Other threads wait that seed generators or watch them, and its state is restored afterwards.
+    """
+    with _drawing, torch.random.fork_rng(devices=[]):
+        yield
 
 
 def generator_state(where: torch.device) -> Tensor:

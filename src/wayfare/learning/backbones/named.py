@@ -19,6 +19,7 @@ from wayfare.errors import ScenarioError, UnavailableError
 from wayfare.learning.backbones.base import Backbone
 from wayfare.learning.backbones.chain import folded
 from wayfare.learning.backbones.downloads import cached_or_from_hub, check_download, no_weights
+from wayfare.learning.chance import private_draws
 from wayfare.methods.from_file import module_of
 from wayfare.scenario.load import names_python_file
 
@@ -36,13 +37,15 @@ def load_backbone(name: str) -> Backbone:
     if not isinstance(name, str):
         raise ScenarioError(_FIELD, name, "must be a name or FILE.py:FUNCTION")
     if names_python_file(name):
-        return _from_file(name)
+        with private_draws():
+            return _from_file(name)
     _, _, weights = name.partition("@")
     try:
         changed_ns = Path(weights).stat().st_mtime_ns if weights else 0
     except OSError as error:
         raise UnavailableError(f"{_FIELD} = {name!r}: the file of weights: {error.strerror}") from None
-    return _installed(name, changed_ns)
+    with private_draws():
+        return _installed(name, changed_ns)
 
 
 @lru_cache(maxsize=2)

@@ -21,7 +21,7 @@ class SmallCnn(Layers):
     hidden: int = 64
     classes: int = 10
 
-    def module(self) -> nn.Module:
+    def build(self) -> nn.Module:
         (inputs, height, width), (first, second) = self.image, self.channels
         return nn.Sequential(
             nn.Conv2d(inputs, first, 3, padding=1),

@@ -56,7 +56,7 @@ class LaneGcn(Layers):
     lanes: bool = True
     radii: Radii = Radii()
 
-    def module(self) -> nn.Module:
+    def build(self) -> nn.Module:
         """The network, from a `SceneBatch` to a `Forecast`."""
         return _Network(self)
 

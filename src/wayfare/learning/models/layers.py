@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.arrays import Floats
+from wayfare.learning.chance import private_draws
 from wayfare.learning.models.base import statistics, trainable
 
 
@@ -22,9 +23,14 @@ class Layers(ABC):
 
     __slots__ = ()
 
-    @abstractmethod
     def module(self) -> nn.Module:
         """The network. Its flat vector is its parameters followed by its statistics."""
+        with private_draws():
+            return self.build()
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """The network, with values that PyTorch draws."""
 
     @property
     def parameters(self) -> int:

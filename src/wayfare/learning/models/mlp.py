@@ -21,7 +21,7 @@ class Mlp(Layers):
         """(inputs, outputs) of every linear layer."""
         return list(itertools.pairwise(self.sizes))
 
-    def module(self) -> nn.Module:
+    def build(self) -> nn.Module:
         stages: list[nn.Module] = []
         for inputs, outputs in self.layers:
             stages += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -44,7 +44,7 @@ class Resnet9(Layers):
         a, b, c, d = self.width, 2 * self.width, 4 * self.width, 8 * self.width
         return [(3, a), (a, b), (b, b), (b, b), (b, c), (c, d), (d, d), (d, d)]
 
-    def module(self) -> nn.Module:
+    def build(self) -> nn.Module:
         stages = [self._block(inputs, outputs) for inputs, outputs in self.convolutions]
         return nn.Sequential(
             *stages[0],
