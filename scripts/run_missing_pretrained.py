@@ -5,8 +5,8 @@ r"""Run the missing runs of docs/results/pretrained.md, or list them.
 
 STUDY is a study of that page, such as pretrained-cifar10-trained. ROW is a part of the name of a row, such as
 "everything". `--at` leaves only the points with these values. Seeds that lack the same points share a folder in FOLDER,
-so that they run together; interrupted runs resume and finished ones are not repeated.
-`python scripts/record_pretrained.py FOLDER/*/*` then adds them to the record.
+so that they run together; interrupted runs resume and finished ones are not repeated until they are on record.
+`python scripts/record_pretrained.py FOLDER/*/*` adds them to the record.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from wayfare.studies.study import Plan, load_study
 from wayfare.studies.sweeping import sweep
 
 
-def plans(study: str, rows: Sequence[str] = (), at: Mapping[str, float] | None = None) -> Iterator[Plan]:
-    """For every scheme and set of seeds that lack the same points, a plan of these runs."""
+def plans(study: str, rows: Sequence[str] = (), at: Mapping[str, float] | None = None) -> Iterator[tuple[str, Plan]]:
+    """For every scheme and set of seeds that lack the same points, a plan of these runs and a name for its folder."""
     task = next(task for task in TASKS if study.startswith(f"pretrained-{task}"))
     ways = [way for way in (*FROZEN, *TRAINED) if f"pretrained-{task}{way.study}" == study]
     ways = [way for way in ways if not rows or any(row in way.label for row in rows)]
@@ -42,7 +42,9 @@ def plans(study: str, rows: Sequence[str] = (), at: Mapping[str, float] | None =
         if lacking:
             alike.setdefault((scheme, tuple(lacking)), []).append(seed)
     for (scheme, indices), seeds in alike.items():
-        yield replace(plan, points=[plan.points[index] for index in indices], schemes=[scheme], seeds=seeds)
+        # A folder holds one plan. Another one in it would hide its runs from the record.
+        name = f"{scheme}-seeds-{'-'.join(map(str, seeds))}-points-{'-'.join(map(str, indices))}"
+        yield name, replace(plan, points=[plan.points[index] for index in indices], schemes=[scheme], seeds=seeds)
 
 
 def setting(text: str) -> tuple[str, float]:
@@ -65,13 +67,12 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list the missing runs and exit")
     given = parser.parse_args()
     execution = wayfare.Execution(device=given.device, precision=checked_precision(given.precision), keep_model=False)
-    for plan in plans(given.study, given.rows, dict(given.at)):
-        (scheme,), seeds = plan.schemes, "-".join(map(str, plan.seeds))
-        print(f"{scheme}, seeds {seeds}: {len(plan.points) * len(plan.seeds)} runs", flush=True)
+    for name, plan in plans(given.study, given.rows, dict(given.at)):
+        print(f"{name}: {len(plan.points) * len(plan.seeds)} runs", flush=True)
         if given.list:
             continue
         with wayfare.RunProgress() as progress:
-            sweep(plan, out=given.out / f"{scheme}-{seeds}", jobs=given.jobs, execution=execution, progress=progress)
+            sweep(plan, out=given.out / name, jobs=given.jobs, execution=execution, progress=progress)
 
 
 if __name__ == "__main__":

@@ -83,14 +83,28 @@ def test_a_new_run_replaces_the_one_of_its_place(script: dict[str, Any]) -> None
     assert script["merged"](old, new) == [old[0], new[1], old[2], new[0], new[2]]
 
 
-def test_missing_runs_are_those_that_are_not_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    plans = run_path(str(ROOT / "scripts/run_missing_pretrained.py"))["plans"]
-    missing = sum(len(plan.points) * len(plan.seeds) for plan in plans("pretrained-cifar10-trained", ["everything"]))
+    return run_path(str(ROOT / "scripts/run_missing_pretrained.py"))["plans"]
+
+
+def test_missing_runs_are_those_that_are_not_on_record(plans: Any) -> None:
+    missing = sum(len(plan.points) * len(plan.seeds) for _, plan in plans("pretrained-cifar10-trained", ["everything"]))
     found = re.search(r"\| everything, MADS-RD \| 9 of 9 \| (\d+) of 90 \|", PAGE.partition("## What has not run")[2])
     assert found is not None
     assert missing == 90 - int(found[1])
+
+
+def test_missing_runs_at_other_points_have_other_folders(plans: Any) -> None:
+    rows = [name for row in ("norms", "last") for name, _ in plans("pretrained-cifar10-trained", [row])]
+    radios = [
+        name for hz in (20e3, 1e6) for name, _ in plans("pretrained-fashion-trained", at={"radio.bandwidth_hz": hz})
+    ]
+    for names in (rows, radios):
+        assert len(names) > 1
+        assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("task", TASKS)
