@@ -37,7 +37,7 @@ from wayfare.codec import gpu_kernels as codec_kernels
 from wayfare.codec import helpers, length
 from wayfare.control import spectrum as control_spectrum
 from wayfare.engine import Burst, Compute, Trainer
-from wayfare.engine.base import LocalTraining, Ready, longest_first
+from wayfare.engine.base import LocalTraining, Overlapping, Ready, longest_first
 from wayfare.engine.batched.engine import Batched
 from wayfare.engine.batched.table import StepTable
 from wayfare.engine.choice import Choice
@@ -176,7 +176,7 @@ def noise(entries: int) -> Tensor:
     return torch.from_numpy(values)
 
 
-class NoEngine:
+class NoEngine(Overlapping):
     """Local steps without a network: prepares minibatches as `batched` does, then adds a direction to the model."""
 
     ahead_steps = Batched.ahead_steps

@@ -32,7 +32,6 @@ import torch
 import wayfare
 from rounds import tuned_cases, tuned_task
 from wayfare.engine import Burst, Compute, Trainer
-from wayfare.engine.base import evaluated_by
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.models.tuned import Tuned
@@ -143,7 +142,7 @@ def engine_ms(simulation: Simulation, devices: int) -> float:
 
 def evaluation_ms(simulation: Simulation, task: Task, compute: Compute, model: torch.Tensor) -> float:
     """Milliseconds of an evaluation, with nothing else on the GPU."""
-    evaluate, seconds = Evaluator(task.to(compute.device), module=evaluated_by(simulation.choice.engine)), []
+    evaluate, seconds = Evaluator(task.to(compute.device), module=simulation.choice.engine.evaluated()), []
     for _ in range(4):
         began = time.perf_counter()
         evaluate(model)

@@ -56,6 +56,7 @@ class End:
 class Modelled(Idling):
     """An engine that takes the time of one on a GPU and trains nothing. The clock is the host's."""
 
+    ahead_steps = 1
     little_ms: float  # The work left at which it needs more.
     host_ms: float = 0.0
     free_ms: float = 0.0  # when the GPU has done all steps
@@ -119,7 +120,7 @@ def main() -> None:
     with patch("wayfare.world.draw.load_task", lambda _: random_images()):
         world = draw_world(wayfare.load("paper-cifar10-waypoint", settings), 0)
     engine, model, meets = Modelled(arguments.little_ms), torch.zeros(1), world.meets
-    trainer = Trainer(engine, model, contact_rounds(world), training="always", ahead_steps=1)
+    trainer = Trainer(engine, model, contact_rounds(world), training="always")
     every = max(arguments.rounds // 40, 1)
     edges = np.searchsorted(meets.round, np.arange(1, arguments.rounds + 2)).tolist()
     handled: set[int] = set()

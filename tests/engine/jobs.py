@@ -9,8 +9,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from wayfare.engine import AHEAD_STEPS, Burst, Compute, LocalTraining, Policy, Trainer, make_engine
-from wayfare.engine.base import Engine
+from wayfare.engine import Burst, Compute, Engine, LocalTraining, Policy, Trainer, make_engine
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
 from wayfare.learning.batches import Batches
@@ -105,11 +104,10 @@ def visited(
     devices: int,
     *,
     policy: Policy = "ahead",
-    ahead_steps: int = AHEAD_STEPS,
 ) -> list[torch.Tensor]:
     """Local models at the contacts of a plan; after each, the device starts from a model that depends on the past."""
     contacts = [np.array([round_ for round_, met in plan.items() if device in met]) for device in range(devices)]
-    trainer = Trainer(engine, initial, contacts, training="always", policy=policy, ahead_steps=ahead_steps)
+    trainer = Trainer(engine, initial, contacts, training="always", policy=policy)
     seen, shared = [], initial.clone()
     for round_, met in plan.items():
         trainer.meet(met, round_)

@@ -13,7 +13,7 @@ import torch
 from tests.engine.jobs import MODELS, job, run, starts, visited
 from torch import nn
 
-from wayfare.engine import AHEAD_STEPS, ENGINES, Burst, Compute, Policy, Trainer, compute, make_engine
+from wayfare.engine import AHEAD_STEPS, ENGINES, Burst, Compute, Engine, Policy, Trainer, compute, make_engine
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
@@ -131,7 +131,8 @@ def visits(engine: str, policy: Policy, ahead_steps: int = AHEAD_STEPS) -> list[
     local = job(Mlp((12, 8, 5)))
     plan = {3: [0], 5: [1, 2], 6: [0], 11: [4, 5], 12: [2], 20: [0, 1, 2, 3], 33: [5, 0], 40: [1]}
     made, initial = make_engine(engine, local.training), starts(local, torch.float64)[0]
-    return visited(made, initial, plan, local.devices, policy=policy, ahead_steps=ahead_steps)
+    made.ahead_steps = ahead_steps
+    return visited(made, initial, plan, local.devices, policy=policy)
 
 
 @pytest.mark.parametrize("engine", CPU_ENGINES)
@@ -151,7 +152,7 @@ def test_the_reference_gives_the_same_bits_whenever_it_runs() -> None:
         )
 
 
-class Counting:
+class Counting(Engine):
     """An engine that computes nothing and remembers what it was asked for."""
 
     def __init__(self) -> None:
@@ -166,7 +167,8 @@ def test_others_are_taken_along_as_far_as_an_engine_likes() -> None:
     contacts = [np.array([3, 30]), np.array([20, 30]), np.array([4, 30])]
     for ahead_steps, along in ((1, {0: 3, 1: 3, 2: 3}), (12, {0: 3, 1: 12, 2: 4})):
         engine = Counting()
-        trainer = Trainer(engine, torch.zeros(2), contacts, training="always", ahead_steps=ahead_steps)
+        engine.ahead_steps = ahead_steps
+        trainer = Trainer(engine, torch.zeros(2), contacts, training="always")
         trainer.meet([0], 3)
         assert engine.asked == [along]
 

@@ -117,7 +117,7 @@ def test_few_local_models_of_a_crowd_are_in_memory_while_it_trains(
     assert [device for device in range(20) if not rows[device].any()] == [0, 3, 6, 9, 12, 15, 18]
 
 
-class Counting:
+class Counting(Engine):
     """Counts the local models of a call."""
 
     def __init__(self, engine: Engine) -> None:

@@ -127,7 +127,9 @@ def test_contacts_beside_captured_steps_read_models_that_are_finished(
     initial = starts(local, torch.float64)[0]
     expected = visited(make_engine("reference", local.training), initial, PLAN, DEVICES)
     without_a_gpu(monkeypatch)
-    found = visited(Replayed(local.training), initial, PLAN, DEVICES, ahead_steps=ahead_steps)
+    engine = Replayed(local.training)
+    engine.ahead_steps = ahead_steps
+    found = visited(engine, initial, PLAN, DEVICES)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -139,8 +141,9 @@ def test_a_gpu_steps_beside_contacts_that_read_finished_models(ahead_steps: int)
     expected = visited(make_engine("reference", local.training), initial, PLAN, DEVICES)
     engine = make_engine("auto", local.training)
     assert isinstance(engine, Replayed)
+    engine.ahead_steps = ahead_steps
     for _ in range(3):
-        found = visited(engine, initial, PLAN, DEVICES, ahead_steps=ahead_steps)
+        found = visited(engine, initial, PLAN, DEVICES)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 

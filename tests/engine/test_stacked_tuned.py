@@ -11,7 +11,7 @@ from tests.backbones import MODES, small_task, tuned
 from tests.engine.kernels import WHERE, with_kernels
 from torch import Tensor, nn
 
-from wayfare.engine import Burst, Compute, LocalTraining, choice, evaluated_by, make_engine
+from wayfare.engine import Burst, Compute, LocalTraining, choice, make_engine
 from wayfare.engine.base import Engine
 from wayfare.engine.traced.engine import StackedTraced, with_layout_of_weights
 from wayfare.engine.traced.probing import NotStackableError
@@ -174,7 +174,7 @@ def test_an_evaluation_by_the_stack_is_that_of_the_module(trained: Trained) -> N
     assert found.score == expected.score
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
     # On a CPU the network itself is as fast.
-    by_engine = Evaluator(task, module=evaluated_by(make_engine("stacked", job(model))))
+    by_engine = Evaluator(task, module=make_engine("stacked", job(model)).evaluated())
     assert by_engine(vector) == expected
 
 

@@ -14,7 +14,7 @@ from tests.engine.test_engines import CPU_ENGINES
 from torch import Tensor
 
 from wayfare.engine import Burst, Engine, Policy, Trainer, TrainerState, make_engine
-from wayfare.engine.base import Overlapping, Ready
+from wayfare.engine.base import Idling, Overlapping, Ready
 from wayfare.learning.descent import Descent
 
 
@@ -71,7 +71,7 @@ def test_a_restored_trainer_goes_on_to_the_same_bits(engine: str, descent: Desce
     assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
 
 
-class Deferred:
+class Deferred(Overlapping):
     """An engine whose bursts run only when something waits for their end, as late as a GPU may run them."""
 
     def __init__(self, engine: Engine) -> None:
@@ -93,7 +93,7 @@ class Deferred:
         ]
 
 
-class NeedsMore(Deferred):
+class NeedsMore(Deferred, Idling):
     """Also tells when it has little left to do, which here is always."""
 
     has_more = True
@@ -171,7 +171,8 @@ def test_a_gpu_has_work_while_the_host_waits_for_an_evaluation() -> None:
 
 def test_a_gpu_has_the_next_step_of_all_devices_while_the_host_handles_contacts() -> None:
     engine, contacts = Launched(), [np.array([9]), np.array([2, 3, 4]), np.array([5])]
-    trainer = Trainer(engine, torch.zeros(2), contacts, training="always", ahead_steps=1)
+    engine.ahead_steps = 1
+    trainer = Trainer(engine, torch.zeros(2), contacts, training="always")
     trainer.meet([1], 2)
     assert engine.bursts == [(1, 1, 2), (2, 1, 3), (0, 1, 3)]
     trainer.receive(1, torch.zeros(2))
@@ -193,7 +194,8 @@ def test_a_gpu_with_little_work_goes_on_with_devices_out_of_contact() -> None:
         pass
 
     engine, contacts = NotedNeeds(), [np.array([19]), np.array([2, 3, 4]), np.array([5]), np.array([3])]
-    trainer = Trainer(engine, torch.zeros(2), contacts, training="always", ahead_steps=1)
+    engine.ahead_steps = 1
+    trainer = Trainer(engine, torch.zeros(2), contacts, training="always")
     trainer.meet([1], 2)
     assert engine.bursts == [(1, 1, 2), (3, 1, 2), (2, 1, 2), (0, 1, 2)]
     # Not the one in contact, nor one that has reached its next contact; the next contact comes first. A device that is
@@ -224,7 +226,7 @@ def test_a_device_has_reached_a_round_when_its_burst_has_ended() -> None:
     assert not trainer.has_reached(0, 3)
 
 
-class Recorded:
+class Recorded(Engine):
     """An engine that remembers the bursts and moves models and velocities by one."""
 
     def __init__(self) -> None:

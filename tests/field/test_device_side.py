@@ -16,7 +16,7 @@ import wayfare
 from tests.field.parts import INITIAL, LAYOUT, LINK, METHOD, MIXING, REMEMBERING, Fixed, cut, noise, open_outbox, train
 from tests.field.test_outbox import everything
 from wayfare.device import Terms
-from wayfare.engine import Burst
+from wayfare.engine import Burst, Engine
 from wayfare.errors import DivergenceError, InvariantError, RunFolderError
 from wayfare.field.runtime.exchange import Exchanger
 from wayfare.field.runtime.guide import ByExperience, Occasion
@@ -77,7 +77,7 @@ def test_what_is_cut_is_the_update_or_the_model_that_the_server_rule_takes(tmp_p
         assert outbox.state.contacts == 1
 
 
-class Noting:
+class Noting(Engine):
     """An engine that notes its bursts and learns a constant."""
 
     def __init__(self) -> None:

@@ -19,11 +19,11 @@ Design decisions:
 
 from __future__ import annotations
 
-from wayfare.engine.base import Burst, Engine, LocalTraining, evaluated_by
+from wayfare.engine.base import AHEAD_STEPS, Burst, Engine, LocalTraining
 from wayfare.engine.choice import ENGINES, Choice, choose_engine, make_engine
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
-from wayfare.engine.trainer import AHEAD_STEPS, Policy, Trainer, TrainerState, Training
+from wayfare.engine.trainer import Policy, Trainer, TrainerState, Training
 
 __all__ = [
     "AHEAD_STEPS",
@@ -43,7 +43,6 @@ __all__ = [
     "TrainerState",
     "Training",
     "choose_engine",
-    "evaluated_by",
     "make_engine",
     "open_shelf",
 ]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -64,15 +64,24 @@ class Minibatches:
     offset: Tensor | None  # (classes,): added to the logits of this device, if any
 
 
-class Engine(Protocol):
-    """Runs bursts: the steps of every round, each on its own minibatch, as declared by a `Descent`.
+# A stack pays for its copies from about this many steps, unless an engine sets another number.
+AHEAD_STEPS = 12
 
-    An engine may set ``ahead_steps``: how many steps the trainer advances devices that have no contact yet. With 1, an
-    overlapping engine gets the next step of all devices before the contacts of every round, to have work meanwhile.
-    """
 
+class Engine(ABC):
+    """Runs bursts: the steps of every round, each on its own minibatch, as declared by a `Descent`."""
+
+    # How many steps the trainer advances devices that have no contact yet. With 1, an overlapping engine gets the next
+    # step of all devices before the contacts of every round, to have work meanwhile.
+    ahead_steps: int = AHEAD_STEPS
+
+    @abstractmethod
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance the flat vector ``models[i]`` in place by ``bursts[i]``. No device appears twice."""
+
+    def evaluated(self) -> nn.Module | None:
+        """A faster module with the parameters and outputs of the task's network, to evaluate models with, if any."""
+        return None
 
 
 class Ready(Protocol):
@@ -85,14 +94,14 @@ class Ready(Protocol):
         """Whether the burst has ended, so that nothing would wait for it."""
 
 
-@runtime_checkable
-class Overlapping(Engine, Protocol):
+class Overlapping(Engine):
     """An engine whose bursts may still run when a call returns, while the host handles contacts."""
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         for end in self.launch(models, bursts, [None] * len(bursts)):
             end.wait()
 
+    @abstractmethod
     def launch(
         self,
         models: Sequence[Tensor],
@@ -107,25 +116,12 @@ class Overlapping(Engine, Protocol):
         """
 
 
-@runtime_checkable
-class Idling(Overlapping, Protocol):
+class Idling(Overlapping):
     """An overlapping engine that knows when it needs more bursts."""
 
+    @abstractmethod
     def has_little_left(self) -> bool:
         """Whether all that was launched has ended or is about to end. It must not wait."""
-
-
-@runtime_checkable
-class Evaluating(Engine, Protocol):
-    """An engine that also knows a fast way to evaluate a model."""
-
-    def evaluated(self) -> nn.Module:
-        """A module with the parameters and outputs of the task's network."""
-
-
-def evaluated_by(engine: Engine) -> nn.Module | None:
-    """What an engine evaluates models with; None if it leaves that to the network of the task."""
-    return engine.evaluated() if isinstance(engine, Evaluating) else None
 
 
 def minibatches(training: LocalTraining, burst: Burst, *, pinned: bool = False) -> Minibatches:
@@ -356,7 +352,7 @@ def longest_first(bursts: Sequence[Burst]) -> list[int]:
     return sorted(indices, key=lambda index: (-bursts[index].rounds, bursts[index].device))
 
 
-class Stack(ABC):
+class Stack(Engine):
     """An engine in which the devices of a group step together. Bursts leave their group when they end."""
 
     def __init__(self, training: LocalTraining) -> None:

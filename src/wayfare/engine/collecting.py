@@ -12,7 +12,7 @@ from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.learning.sums import SumsModel, collect, vectors_of
 
 
-class Collecting:
+class Collecting(Engine):
     """Adds the statistics of its samples to the local vector, so that received - local is what a device has to send."""
 
     def __init__(self, training: LocalTraining, trains: Engine | None) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wayfare.engine.base import (
     Burst,
+    Engine,
     LocalTraining,
     Steering,
     Tensors,
@@ -24,7 +25,7 @@ from wayfare.learning.models.base import load_vector, read_vector, trainable
 from wayfare.learning.models.wrapped import Wrapped
 
 
-class Reference:
+class Reference(Engine):
     """Trains with a module, autograd and SGD."""
 
     def __init__(self, training: LocalTraining) -> None:

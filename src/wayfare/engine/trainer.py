@@ -22,9 +22,7 @@ from wayfare.learning.descent import Descent
 Policy: TypeAlias = Literal["stepwise", "lazy", "ahead"]
 Training: TypeAlias = Literal["always", "in-contact"]
 
-# A stack pays for its copies from about this many steps, unless an engine sets another number, and it is wide enough
-# with this many devices.
-AHEAD_STEPS = 12
+# A stack is wide enough with this many devices.
 _AHEAD_DEVICES = 48
 # Local steps for a GPU during and right after an evaluation, which it prefers. More would make later steps narrower.
 _BUSY_STEPS = 2
@@ -66,11 +64,10 @@ class Trainer:
         *,
         training: Training,
         policy: Policy = "ahead",
-        ahead_steps: int = AHEAD_STEPS,
         descent: Descent | None = None,
         shelf: Shelf | None = None,
     ) -> None:
-        self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
+        self._engine, self._training, self._policy = engine, training, policy
         self._overlapping = engine if isinstance(engine, Overlapping) else None
         self._idling = engine if isinstance(engine, Idling) and policy == "ahead" and training == "always" else None
         # The devices in contact, and the round.
@@ -131,10 +128,10 @@ class Trainer:
             # More follow in `keep_going`, when the GPU has little left.
             return needed
         if self._overlapping is None:
-            return max(needed, self._ahead_steps) if needed else 0
+            return max(needed, self._engine.ahead_steps) if needed else 0
         # Bursts that overlap go on while the host handles the contacts of those that have ended.
-        is_next = needed > 0 or (self._ahead_steps == 1 and self._is_any_behind(round_))
-        return needed + self._ahead_steps if is_next else 0
+        is_next = needed > 0 or (self._engine.ahead_steps == 1 and self._is_any_behind(round_))
+        return needed + self._engine.ahead_steps if is_next else 0
 
     def keep_busy(self, round_: int) -> None:
         """Start bursts after a round that no contact needs yet, if they can run while the host waits for a GPU."""

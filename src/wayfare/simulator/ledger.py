@@ -17,7 +17,7 @@ from wayfare.methods import Method
 _log = logging.getLogger("wayfare")
 
 
-class Ledger:
+class Ledger(Engine):
     """An engine that records everything it computes, so that mass can be balanced.
 
     Everything computed since the last balance must be at the server, in a memory, in a local model or with a relay.
@@ -26,7 +26,7 @@ class Ledger:
     """
 
     def __init__(self, engine: Engine, initial: Tensor, *, weights: Sequence[float] | None = None) -> None:
-        self._engine, self._weights = engine, weights
+        self._engine, self._weights, self.ahead_steps = engine, weights, engine.ahead_steps
         self._given = torch.zeros_like(initial, dtype=torch.float64)
         self._computed = torch.zeros_like(initial, dtype=torch.float64)
         self._before: Tensor | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.device import Checks, DeviceState, Transmission, terms_of
-from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, choose_engine, evaluated_by
+from wayfare.engine import Compute, InMemory, Policy, Shelf, Trainer, choose_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
 from wayfare.learning.tasks import Evaluation
@@ -74,7 +74,6 @@ class Simulation:
             observed,
             training="always" if method.local.trains_between_contacts else "in-contact",
             policy=policy,
-            ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
             descent=training.descent,
             shelf=shelf,
         )
@@ -86,7 +85,7 @@ class Simulation:
         self._server = ServerSide(
             initial, method.server, server_terms_of(world), scenario.server, self._checks, self._ledger, method.guard
         )
-        self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task), evaluated_by(chosen))
+        self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task), chosen.evaluated())
         self._evaluated: tuple[Tensor, Evaluation] | None = None
         self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)
         self._round, self._bits = 0, 0.0

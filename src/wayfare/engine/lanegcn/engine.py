@@ -29,7 +29,6 @@ from wayfare.engine.lanegcn.forecast import stacked_forecast
 from wayfare.engine.lanegcn.products import turned
 from wayfare.engine.lanegcn.scenes import Packing, StackedScenes, stacked_scenes
 from wayfare.engine.lanegcn.tables import SceneTables, scene_tables
-from wayfare.engine.trainer import AHEAD_STEPS
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
@@ -60,15 +59,10 @@ class StackedLaneGcn(Stack):
             self._shapes = {name: entry.shape for name, entry in task.model.module().named_parameters()}
         self._tables: dict[torch.dtype, SceneTables] = {}
         self._packing = packing or best_packing(training)
-
-    @property
-    def ahead_steps(self) -> int:
-        """How many steps the trainer advances devices that have no contact yet.
-
-        On a GPU a step costs hundreds of calls for any number of devices. With the contacts of the paper's preset, one
-        step ahead makes a round one step of 19.9 devices; bursts of 12 steps would make it 2.2 steps of 8.9 devices.
-        """
-        return 1 if self._training.compute.device.type == "cuda" else AHEAD_STEPS
+        if training.compute.device.type == "cuda":
+            # A step costs hundreds of calls for any number of devices. With the contacts of the paper's preset, one
+            # step ahead makes a round one step of 19.9 devices; bursts of 12 steps would make it 2.2 of 8.9 devices.
+            self.ahead_steps = 1
 
     @staticmethod
     def fits(task: Task) -> bool:

@@ -31,12 +31,8 @@ from wayfare.engine.captured import without_collection
 from wayfare.engine.compute import gpu_lock
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.stepping import StackedStep
-from wayfare.engine.trainer import AHEAD_STEPS
 from wayfare.learning.tasks.tuned import TunedClassification
 
-# A step of a backbone takes long enough for a copy to pay at once, and the fewer steps ahead, the more devices take
-# part in each.
-_FEW_AHEAD_STEPS = 1
 _log = logging.getLogger("wayfare")
 
 
@@ -68,7 +64,10 @@ class Replayed(StackedTraced, Overlapping):
     def __init__(self, training: LocalTraining) -> None:
         super().__init__(training)
         self._memories: dict[torch.dtype, _Memory] = {}
-        self.ahead_steps = _FEW_AHEAD_STEPS if isinstance(self._task, TunedClassification) else AHEAD_STEPS
+        if isinstance(self._task, TunedClassification):
+            # A step of a backbone takes long enough for a copy to pay at once, and the fewer steps ahead, the more
+            # devices take part in each.
+            self.ahead_steps = 1
         self._stream = torch.cuda.Stream(self._where)
         # Graphs never run at the same time and keep nothing, so that they can share memory.
         self._pool = torch.cuda.graph_pool_handle()

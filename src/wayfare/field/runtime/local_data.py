@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wayfare.engine import Burst, Compute, LocalTraining
+from wayfare.engine import Burst, Compute, Engine, LocalTraining
 from wayfare.engine.reference import Reference
 from wayfare.errors import ScenarioError
 from wayfare.field.runtime.local_folder import RESCAN_S, LocalFolder
@@ -35,7 +35,7 @@ def no_settings() -> Mapping[str, Any]:
     return {}
 
 
-class LocalData:
+class LocalData(Engine):
     """An engine for one device. New files count from the next burst on."""
 
     def __init__(

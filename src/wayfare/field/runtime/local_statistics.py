@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Floats
-from wayfare.engine import Burst
+from wayfare.engine import Burst, Engine
 from wayfare.field.runtime.local_folder import RESCAN_S, LocalFolder
 from wayfare.field.runtime.work import Work
 from wayfare.learning.sums import SumsModel, collect
 
 
-class LocalStatistics:
+class LocalStatistics(Engine):
     """An engine for one device whose method collects statistics."""
 
     def __init__(
