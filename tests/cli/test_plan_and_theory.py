@@ -232,6 +232,7 @@ def test_theory_prints_draws_and_tells_programs(
 def test_theory_speed_marks_both_minima(wayfare_command: Callable[..., Finished]) -> None:
     done = wayfare_command("theory", "speed")
     assert done.code == 0
+    assert "…" not in done.out  # every number fits into 80 columns
     best = {
         line.split()[0]: float(line.split()[3].replace(",", ""))
         for line in done.out.splitlines()

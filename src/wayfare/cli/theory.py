@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -223,7 +224,9 @@ def _show(parameter: Parameter, begin: float, end: float, options: BoundOptions,
     if options.as_json:
         print_json(_json(parameter, setting, values, found, drawn))
         return
-    output.print(_table(label, found, drawn, parameter, setting))
+    output.print(_fixed(setting), highlight=False)
+    for title, table in _tables(unit, drawn, parameter, setting):
+        output.print(f"\n{title}", table, sep="\n", highlight=False)
     for curve in found:
         where = f"{curve.best:,.1f} {unit}"
         where = where if curve.inside else f"the end of the range, {where}"
@@ -232,32 +235,32 @@ def _show(parameter: Parameter, begin: float, end: float, options: BoundOptions,
         say(f"Wrote {plot}")
 
 
-def _table(label: str, found: list[Curve], drawn: list[Dot], parameter: Parameter, setting: Setting) -> Table:
-    """The bound at the values of the dots, with the simulated quantity between printed and corrected bound."""
-    at = curves(parameter, setting, np.array([dot.at for dot in drawn]))
-    by_name = {curve.variant: curve for curve in at}
-    title = "D = mean |v - w|² / (η²G²) and Theorem 2's bound on it; error = share of |x|² not sent and Lemma 3's"
-    table = Table(title=title, title_justify="left", caption=_fixed(setting), caption_justify="left")
-    headings = (
-        label.split(" [")[1].rstrip("]"),
-        "D bound\nprinted",
-        "D\nsimulated",
-        "D bound\nsharp",
-        "D bound\ncorrected",
-    )
-    for heading in (*headings, "error\nprinted", "error\nsimulated", "error\ncorrected"):
+def _tables(unit: str, found: list[Dot], parameter: Parameter, setting: Setting) -> Iterator[tuple[str, Table]]:
+    """The bounds at the values of the dots, beside what was simulated there."""
+    at = np.array([dot.at for dot in found])
+    by_name = {curve.variant: curve for curve in curves(parameter, setting, at)}
+    values = [f"{dot.at:.3g}" if dot.at < 1000 else f"{dot.at:,.0f}" for dot in found]
+    divergences = {
+        unit: values,
+        "simulated": [_short(dot.divergence) for dot in found],
+        **{name: list(map(_short, by_name[name].factor)) for name in ("sharp", "corrected", "printed")},
+    }
+    yield "D = mean |v - w|² / (η²G²), and Theorem 2's bound on it", _beside(divergences)
+    errors = {
+        unit: values,
+        "simulated": [f"{dot.sparsification_error:.3f}" for dot in found],
+        "corrected": [f"{error:.3f}" for error in by_name["corrected"].sparsification_error],
+        "printed": [f"{error:.0e}" for error in by_name["printed"].sparsification_error],
+    }
+    yield "Share of |x|² that is not sent, and Lemma 3's", _beside(errors)
+
+
+def _beside(columns: Mapping[str, Sequence[str]]) -> Table:
+    table = Table()
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    for index, dot in enumerate(drawn):
-        table.add_row(
-            f"{dot.at:.3g}" if dot.at < 1000 else f"{dot.at:,.0f}",
-            _short(by_name["printed"].factor[index]),
-            _short(dot.divergence),
-            _short(by_name["sharp"].factor[index]),
-            _short(by_name["corrected"].factor[index]),
-            f"{by_name['printed'].sparsification_error[index]:.0e}",
-            f"{dot.sparsification_error:.3f}",
-            f"{by_name['corrected'].sparsification_error[index]:.3f}",
-        )
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     return table
 
 
