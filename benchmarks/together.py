@@ -1,11 +1,16 @@
 """A study of eight runs on one GPU: one after another, then 2, 3 and 4 at a time.
 
-    python benchmarks/together.py [--rounds 4000] [--speed 20] [--at-once 2 3 4] [--precision tf32] [--json FILE]
+    python benchmarks/together.py [--rounds 4000] [--speed 20] [--at-once 2 3 4] [--precision tf32] [--commands]
+                                  [--json FILE]
 
 The runs are those of `full_run.py`: 20 devices, ResNet-9, random images of the size of CIFAR-10. MADS-RD and MADS
 alternate, each with four seeds. The records must be bit-identical. Graphs are captured and kernels compiled in short
 runs before the clock starts, and all measurements share them, so runs one after another do not pay for them eight
 times. The goal is 0.75 of the time of the runs one after another.
+
+`--commands` also measures what a user has without a study: eight processes, one after another, each with its start-up.
+Kernels are compiled before, and drawing the images, which a user loads, does not count. The time of the study then
+includes one start-up, that of a process with a run of one round.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,7 +36,7 @@ from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 from wayfare.sharing import sharing
 from wayfare.studies import Execution
-from wayfare.studies.jobs import Backend, Job, Queue, Shared, conduct
+from wayfare.studies.jobs import Job, Queue, Shared, conduct
 from wayfare.studies.local import InThisProcess
 from wayfare.studies.together import Threads
 from wayfare.world import draw_world
@@ -54,7 +61,8 @@ def jobs_of(scenario: Scenario, folder: Path) -> list[Job]:
     ]
 
 
-def seconds_of(jobs: list[Job], backend: Backend) -> float:
+def seconds_of(jobs: list[Job], shared: Shared, at_once: int = 1) -> float:
+    backend = Threads(shared, at_once) if at_once > 1 else InThisProcess(shared)
     began = time.perf_counter()
     failures = conduct(Queue(jobs), backend, on_finished=lambda index, record: None)
     took_s = time.perf_counter() - began
@@ -78,8 +86,7 @@ def measured(
 ) -> dict[str, Any]:
     def times(number: int) -> tuple[float, list[object]]:
         jobs = jobs_of(scenario, folder / str(number))
-        took_s = seconds_of(jobs, Threads(shared, number) if number > 1 else InThisProcess(shared))
-        return took_s, records(jobs)
+        return seconds_of(jobs, shared, number), records(jobs)
 
     alone_s, expected = times(1)
     note(f"one after another: {alone_s:.1f} s, {1e3 * alone_s / RUNS / scenario.rounds:.2f} ms a round")
@@ -96,6 +103,31 @@ def measured(
     return {"rounds": scenario.rounds, "runs": RUNS, "alone_s": round(alone_s, 2), "together": together}
 
 
+def commands(at_once: list[int], note: Callable[[str], None]) -> dict[str, Any]:
+    """The seconds of whole processes, which get the options of this one."""
+
+    def seconds(number: int, *runs: int) -> float:
+        options = [word for word in sys.argv[1:] if word != "--commands"]
+        mine = ["--at-once", str(number), "--only", *map(str, runs)]
+        began = time.perf_counter()
+        subprocess.run([sys.executable, __file__, *options, *mine], check=True)
+        return time.perf_counter() - began
+
+    # Compiles kernels, and brings files into memory.
+    seconds(1, 0)
+    alone_s = [seconds(1, run) for run in range(RUNS)]
+    note(f"eight commands: {sum(alone_s):.1f} s, from {min(alone_s):.1f} to {max(alone_s):.1f} s each")
+    together_s = {number: seconds(number, *range(RUNS)) for number in at_once}
+    for number, took_s in together_s.items():
+        note(f"one command, {number} at a time: {took_s:.1f} s, ratio {took_s / sum(alone_s):.3f} (goal {GOAL})")
+    return {"runs": RUNS, "alone_s": alone_s, "together_s": together_s}
+
+
+def write(figures: dict[str, Any], file: Path | None) -> None:
+    if file:
+        file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -104,9 +136,15 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=20.0, help="of the devices, in m/s")
     parser.add_argument("--evaluate-every", type=int, default=100, help="rounds between evaluations")
     parser.add_argument("--at-once", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--commands", action="store_true", help="measure commands with their start-up")
+    parser.add_argument("--only", type=int, nargs="+", help="run these runs without measuring anything")
     parser.add_argument("--small", action="store_true", help="a small network on embedded data, to try this script")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
+    if arguments.commands:
+        figures = commands(arguments.at_once, lambda line: print(line, flush=True))
+        write(figures, arguments.json)
+        return
     torch.set_num_threads(1)
     preset = "fashion-small" if arguments.small else "paper-cifar10-waypoint"
     scenario = wayfare.load(
@@ -124,14 +162,17 @@ def main() -> None:
         folder = Path(name)
         if task is not None:
             stack.enter_context(patch("wayfare.world.draw.load_task", lambda _: task))
+        if arguments.only:
+            jobs = [job for run, job in enumerate(jobs_of(scenario, folder)) if run in arguments.only]
+            seconds_of(jobs, shared, arguments.at_once[0])
+            return
         began = time.perf_counter()
         short = scenario.model_copy(update={"rounds": FIRST_ROUNDS})
-        seconds_of(jobs_of(short, folder / "warm")[:2], InThisProcess(shared))
+        seconds_of(jobs_of(short, folder / "warm")[:2], shared)
         print(f"ready in {time.perf_counter() - began:.1f} s", flush=True)
         draw_world.cache_clear()
         figures = measured(scenario, shared, arguments.at_once, folder, lambda line: print(line, flush=True))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write(figures, arguments.json)
     if not all(row["same_bits"] for row in figures["together"].values()):
         raise SystemExit(1)
 
