@@ -2,5 +2,5 @@
 
 __version__ = "0.1.0"
 
-ALGORITHM = 10
+ALGORITHM = 11
 """Increased whenever a scenario, scheme and seed give other numbers than before, so that studies never mix versions."""

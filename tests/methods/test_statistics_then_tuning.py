@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,9 @@ from tests.methods.test_class_statistics import Watching
 
 import wayfare
 from wayfare.device import Checks
+from wayfare.engine import ENGINES, Burst, LocalTraining
+from wayfare.engine.base import Overlapping, Ready
+from wayfare.engine.reference import Reference
 from wayfare.errors import ScenarioError
 from wayfare.learning.data import CIFAR10, IMAGE_SETS
 from wayfare.learning.data.cache import save_images
@@ -61,9 +64,9 @@ def drawn(file: Path, trained: str) -> World:
     return draw_world(scenario_with(file, trained), 0)
 
 
-def final_model(world: World, scheme: str) -> torch.Tensor:
-    method = make_method(scheme, world.scenario)
-    return Simulation(world, method, Watching(), checks=Checks(paranoid=True)).run().model  # type: ignore[arg-type]
+def final_model(world: World, scheme: str, *, paranoid: bool = True) -> torch.Tensor:
+    method, checks = make_method(scheme, world.scenario), Checks(paranoid=paranoid)
+    return Simulation(world, method, Watching(), engine="reference", checks=checks).run().model  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("trained", ["adapters", "everything"])
@@ -98,6 +101,42 @@ def test_adapters_train_on_from_the_statistics_of_the_frozen_features(file: Path
     blocks = model.trained.parameters - model.trained.head.parameters
     assert float(learned[:blocks].norm()) > 0
     assert 0 < float(learned[blocks:].norm()) < float(found[len(sums) + blocks :].norm())
+
+
+class Beside(Overlapping):
+    """An engine that a trainer has to launch. All bursts have ended when a launch returns."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        self._engine = Reference(training)
+
+    def run(self, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
+        raise AssertionError("a trainer lets bursts of this engine overlap")
+
+    def launch(
+        self,
+        models: Sequence[torch.Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
+    ) -> Sequence[Ready]:
+        self._engine.run(models, bursts)
+        return [Ended() for _ in bursts]
+
+
+class Ended:
+    def wait(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+def test_an_engine_that_trains_beside_contacts_does_so_after_statistics(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = drawn(file, "adapters")
+    expected = final_model(world, "mads-rd:from-statistics", paranoid=False)
+    monkeypatch.setitem(ENGINES, "reference", Beside)  # type: ignore[arg-type]
+    assert torch.equal(final_model(world, "mads-rd:from-statistics", paranoid=False), expected)
 
 
 def test_statistics_alone_do_not_depend_on_what_else_could_be_trained(file: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from wayfare.engine.base import Engine, LocalTraining
 from wayfare.engine.batched.support import obstacle
-from wayfare.engine.collecting import Collecting
+from wayfare.engine.collecting import collecting
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.first_step import reject_failing_step
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
@@ -50,9 +50,9 @@ def choose_engine(name: str, training: LocalTraining) -> Choice:
     if isinstance(training.task.model, SumsModel):
         after = _after_sums(training)
         if after is None:
-            return Choice("reference" if name == "auto" else name, Collecting(training, None))
+            return Choice("reference" if name == "auto" else name, collecting(training, None))
         chosen = choose_engine(name, after)
-        return replace(chosen, engine=Collecting(training, chosen.engine))
+        return replace(chosen, engine=collecting(training, chosen.engine))
     if name == "auto" and _is_traced(training):
         return _for_traced_network(training)
     chosen_name = _fastest(training) if name == "auto" else name
