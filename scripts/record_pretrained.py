@@ -32,6 +32,8 @@ TASKS = ("cifar10", "fashion")
 RHO, RADIO, SEED = "learning.partition.concentration", "radio.bandwidth_hz", "seed"
 RHOS, RADIOS = ("0.1", "1.0", "10.0"), ("20000.0", "200000.0", "1000000.0")
 RADIO_NAMES = dict(zip(RADIOS, ("20 kHz", "200 kHz", "1 MHz"), strict=True))
+# The columns of the frontier, for the whole fleet.
+MBITS, JOULES = (0.5, 10, 40, 400, 4_000, 12_000), (0.01, 0.1, 1, 10, 100, 2_000)
 # The point of the first table.
 FIRST = {RHO: "0.1", RADIO: "20000.0"}
 
@@ -58,7 +60,7 @@ class Way:
         return [
             point
             for point in plan.points
-            if all(str(point.values.get(column, "")) == value for column, value in self.settings.items())
+            if all(set_to(point.scenario, column) == value for column, value in self.settings.items())
         ]
 
 
@@ -84,6 +86,11 @@ TRAINED = (
     Way("from scratch, recommended settings", "mads-rd", "-scratch-best"),
     Way("from scratch, MADS", "mads", "-scratch"),
 )
+CONTINUED = (
+    Way("head after statistics", "mads-rd:from-statistics", "-continued", {"learning.learning_rate": "0.003"}),
+    Way("adapters in 11 blocks after statistics", "mads-rd:from-statistics", "-continued-adapters"),
+)
+WAYS = {"cifar10": (*FROZEN, *CONTINUED, *TRAINED), "fashion": (*FROZEN, *TRAINED)}
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -148,6 +155,12 @@ def accuracy(runs: Sequence[Row]) -> str:
     return f"{fmean(scores):.1f}" + ("" if half is None else f" ± {half:.1f}")
 
 
+def last_within(evaluations: Sequence[Row], column: str, limit: float) -> str:
+    """The accuracy in per cent of the last evaluation that spent at most this; a dash if there is none."""
+    within = [row for row in evaluations if float(row[column]) <= limit]
+    return f"{100 * float(within[-1]['score']):.1f}" if within else "-"
+
+
 def short(number: float) -> str:
     """Two or three digits, or whole numbers."""
     return f"{number:.2g}" if number < 1 else f"{number:,.{max(0, 2 - int(log10(number)))}f}"
@@ -173,6 +186,7 @@ class Tables:
     def __init__(self, task: str) -> None:
         self.task = task
         self._runs = read_rows(RESULTS / f"pretrained-{task}-runs.csv")
+        self._evaluations = read_rows(RESULTS / f"pretrained-{task}-evaluations.csv")
 
     def runs(self, way: Way, wanted: Mapping[str, str]) -> list[Row]:
         """The runs of a row with these values."""
@@ -185,7 +199,7 @@ class Tables:
     def start(self) -> list[str]:
         """Everything at the narrowest radio and the most skewed data."""
         rows = []
-        for way in (*FROZEN, *TRAINED):
+        for way in WAYS[self.task]:
             if runs := self.runs(way, FIRST):
                 seed_0 = accuracy([run for run in runs if run[SEED] == "0"])
                 spent = short(mean(runs, "bits") / 1e6), short(mean(runs, "energy_joules"))
@@ -215,6 +229,33 @@ class Tables:
             rows.append((way.label, *(short(mean(runs, "energy_joules")) if runs else "-" for runs in found)))
         return table(("", *RADIO_NAMES.values()), rows)
 
+    def frontier_bits(self) -> list[str]:
+        """The accuracy that a number of bits of the fleet buys, by radio, on seed 0."""
+        return self._frontier("bits", 1e6, MBITS, "Mbit")
+
+    def frontier_joules(self) -> list[str]:
+        """The accuracy that an energy of the fleet buys, by radio, on seed 0."""
+        return self._frontier("energy_joules", 1.0, JOULES, "J")
+
+    def _frontier(self, column: str, size: float, limits: Sequence[float], unit: str) -> list[str]:
+        rows = []
+        for way in WAYS[self.task]:
+            found = [self._evaluated(way, radio) for radio in RADIOS]
+            cells = [" / ".join(last_within(each, column, limit * size) for each in found) for limit in limits]
+            if any(found):
+                rows.append((way.label, *cells))
+        return table((" / ".join(RADIO_NAMES.values()), *(f"{limit:,g} {unit}" for limit in limits)), rows)
+
+    def _evaluated(self, way: Way, radio: str) -> list[Row]:
+        """The evaluations of seed 0 at a radio, with the most skewed data, from the first upload on."""
+        wanted = FIRST | {RADIO: radio, SEED: "0"}
+        return [
+            row
+            for row in self._evaluations
+            if way.has(self.task, row) and all(row[column] == value for column, value in wanted.items())
+            if float(row["bits"])
+        ]
+
     def seeds(self) -> list[str]:
         """Other points of which several seeds ran."""
         rows = []
@@ -229,7 +270,7 @@ class Tables:
     def missing(self) -> list[str]:
         """How many runs of the studies are on record."""
         rows = []
-        for way in (*FROZEN, *TRAINED):
+        for way in WAYS[self.task]:
             plan = load_study(f"pretrained-{self.task}{way.study}")
             points = way.points(plan)
             lacking = [len(self.lacking(way, plan, seed)) for seed in plan.seeds]
@@ -243,7 +284,9 @@ class Tables:
         return [
             point
             for point in way.points(plan)
-            if not self.runs(way, {RHO: str(point.values[RHO]), RADIO: str(point.values[RADIO]), SEED: str(seed)})
+            if not self.runs(
+                way, {column: set_to(point.scenario, column) for column in (RHO, RADIO)} | {SEED: str(seed)}
+            )
         ]
 
 

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import wayfare
-from record_pretrained import FROZEN, TASKS, TRAINED, Tables
+from record_pretrained import TASKS, WAYS, Tables
 from wayfare.engine.compute import checked_precision
 from wayfare.studies.study import Plan, load_study
 from wayfare.studies.sweeping import sweep
@@ -27,7 +27,7 @@ from wayfare.studies.sweeping import sweep
 def plans(study: str, rows: Sequence[str] = (), at: Mapping[str, float] | None = None) -> Iterator[tuple[str, Plan]]:
     """For every scheme and set of seeds that lack the same points, a plan of these runs and a name for its folder."""
     task = next(task for task in TASKS if study.startswith(f"pretrained-{task}"))
-    ways = [way for way in (*FROZEN, *TRAINED) if f"pretrained-{task}{way.study}" == study]
+    ways = [way for way in WAYS[task] if f"pretrained-{task}{way.study}" == study]
     ways = [way for way in ways if not rows or any(row in way.label for row in rows)]
     plan, tables = load_study(study), Tables(task)
     alike: dict[tuple[str, tuple[int, ...]], list[int]] = {}
@@ -56,7 +56,7 @@ def setting(text: str) -> tuple[str, float]:
 def main() -> None:
     """List the missing runs, or run them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    studies = sorted({f"pretrained-{task}{way.study}" for task in TASKS for way in (*FROZEN, *TRAINED)})
+    studies = sorted({f"pretrained-{task}{way.study}" for task in TASKS for way in WAYS[task]})
     parser.add_argument("study", choices=studies)
     parser.add_argument("rows", nargs="*", metavar="ROW")
     parser.add_argument("--at", nargs="+", type=setting, default=[], metavar="SETTING=VALUE")

@@ -20,6 +20,8 @@ PAGE = (ROOT / "docs/results/pretrained.md").read_text(encoding="utf-8")
 PRACTICE = (ROOT / "docs/how-to/practice.md").read_text(encoding="utf-8")
 TASKS = ("cifar10", "fashion")
 RADIOS = ("20000.0", "200000.0", "1000000.0")
+# The study of what trains more than the head, without statistics.
+MORE = {"study": "pretrained-cifar10-trained"}
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +29,12 @@ def script() -> dict[str, Any]:
     return run_path(str(ROOT / "scripts/record_pretrained.py"))
 
 
-def recorded(task: str, **wanted: str) -> list[dict[str, str]]:
-    """Runs at rho = 0.1 with the wanted last parts of columns."""
+def recorded(task: str, kind: str = "runs", **wanted: str) -> list[dict[str, str]]:
+    """Runs, or their evaluations, at rho = 0.1 with the wanted last parts of columns."""
     wanted = {"concentration": "0.1"} | wanted
     return [
         row
-        for row in rows_of(ROOT / f"docs/results/pretrained-{task}-runs.csv")
+        for row in rows_of(ROOT / f"docs/results/pretrained-{task}-{kind}.csv")
         if all(
             {name.split(".")[-1]: cell for name, cell in row.items()}[name] == value for name, value in wanted.items()
         )
@@ -40,7 +42,7 @@ def recorded(task: str, **wanted: str) -> list[dict[str, str]]:
 
 
 def adapters(bandwidth_hz: str) -> list[dict[str, str]]:
-    return recorded("cifar10", trained="adapters", trained_blocks="11", bandwidth_hz=bandwidth_hz)
+    return recorded("cifar10", **MORE, trained="adapters", trained_blocks="11", bandwidth_hz=bandwidth_hz)
 
 
 def percents(runs: list[dict[str, str]]) -> list[float]:
@@ -72,6 +74,20 @@ def test_a_row_has_the_mean_and_interval_of_its_seeds() -> None:
     megabits = fmean(float(row["bits"]) for row in found) / 1e6
     shown = f"{scores.mean:.1f} ± {scores.ci95:.1f} | {percents(found)[0]:.1f} | {megabits:,.0f} | {joules(found):,.0f}"
     assert f"| adapters in 11 blocks, MADS-RD | 0 to 9 | {shown} |" in PAGE
+
+
+@pytest.mark.parametrize(("column", "unit"), [("bits", "Mbit"), ("energy_joules", "J")])
+def test_the_frontier_has_the_last_evaluation_within_a_budget(column: str, unit: str) -> None:
+    size, limit = (1e6, 4_000) if unit == "Mbit" else (1.0, 100)
+    wanted = MORE | {"trained": "adapters", "trained_blocks": "11", "seed": "0"}
+    shown = []
+    for bandwidth_hz in RADIOS:
+        found = recorded("cifar10", "evaluations", **wanted, bandwidth_hz=bandwidth_hz)
+        latest = max((row for row in found if float(row[column]) <= limit * size), key=lambda row: int(row["round"]))
+        shown.append(f"{100 * float(latest['score']):.1f}")
+    heading = next(line for line in PAGE.splitlines() if f"| {limit:,} {unit} |" in line)
+    cells = next(row for row in table_after(PAGE, heading) if row[0] == "adapters in 11 blocks, MADS-RD")
+    assert cells[heading.split(" | ").index(f"{limit:,} {unit}")] == " / ".join(shown)
 
 
 def test_a_new_run_replaces_the_one_of_its_place(script: dict[str, Any]) -> None:
@@ -135,8 +151,8 @@ def test_training_on_after_statistics_is_that_of_the_runs() -> None:
 def test_the_decision_page_has_the_energy_of_the_runs() -> None:
     rows = {
         "statistics": {"scheme": "statistics"},
-        "adapters in 7 blocks": {"trained": "adapters", "trained_blocks": "7", "average_rounds": ""},
-        "adapters in 11 blocks": {"trained": "adapters", "trained_blocks": "11"},
+        "adapters in 7 blocks": MORE | {"trained": "adapters", "trained_blocks": "7", "average_rounds": ""},
+        "adapters in 11 blocks": MORE | {"trained": "adapters", "trained_blocks": "11"},
     }
     table = table_after(PRACTICE, "| fleet of 20, rho = 0.1 | 20 kHz | 200 kHz | 1 MHz |")
     assert [row[0] for row in table] == list(rows)
@@ -150,7 +166,7 @@ def test_the_decision_page_has_accuracy_and_energy_of_training_more() -> None:
     statistics = fmean(percents(recorded("cifar10", scheme="statistics", bandwidth_hz=RADIOS[0])))
     for points, settings, accuracy, energy, _ in table_after(PRACTICE, "| more than statistics | set |"):
         wanted = dict(re.findall(r"(trained|trained_blocks) = \"?([\w-]+)", settings))
-        found = recorded("cifar10", **wanted, bandwidth_hz=RADIOS[-1])
+        found = recorded("cifar10", **MORE, **wanted, bandwidth_hz=RADIOS[-1])
         score = fmean(percents(found))
         assert points == f"{score - statistics:.0f} points"
         assert accuracy == f"{score:.1f} % ({len(found)} seed{'s' if len(found) > 1 else ''})"
