@@ -183,7 +183,7 @@ def _advice(forecast: Forecast) -> list[str]:
     if speed is not None:
         ratio = speed.own_factor / speed.factor
         lines.append(
-            f"best speed    {speed.speed_mps:.2g} m/s by the corrected bound, "
+            f"best speed    {speed.speed_mps:.0f} m/s by the corrected bound, "
             f"which is {ratio:.2f} times as high at {speed.own_speed_mps:g} m/s"
         )
     lines.append("weight V      --set control.weight=auto uses all usable energy within the budget")

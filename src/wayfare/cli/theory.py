@@ -216,7 +216,7 @@ def _show(parameter: Parameter, begin: float, end: float, options: BoundOptions,
     with working("Monte Carlo", total=_DOTS) as advance:
         for dot in dots(parameter, setting, np.geomspace(begin, end, _DOTS).tolist(), options.seed):
             drawn.append(dot)
-            advance(f"Monte Carlo at {dot.at:.3g} {unit}")
+            advance(f"Monte Carlo at {_place(dot)} {unit}")
     if plot is not None:
         from wayfare.report.theory_figures import plot_curves
 
@@ -239,7 +239,7 @@ def _tables(unit: str, found: list[Dot], parameter: Parameter, setting: Setting)
     """The bounds at the values of the dots, beside what was simulated there."""
     at = np.array([dot.at for dot in found])
     by_name = {curve.variant: curve for curve in curves(parameter, setting, at)}
-    values = [f"{dot.at:.3g}" if dot.at < 1000 else f"{dot.at:,.0f}" for dot in found]
+    values = [_place(dot) for dot in found]
     divergences = {
         unit: values,
         "simulated": [_short(dot.divergence) for dot in found],
@@ -262,6 +262,10 @@ def _beside(columns: Mapping[str, Sequence[str]]) -> Table:
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
     return table
+
+
+def _place(dot: Dot) -> str:
+    return f"{dot.at:.3g}" if dot.at < 1000 else f"{dot.at:,.0f}"
 
 
 def _short(number: float) -> str:

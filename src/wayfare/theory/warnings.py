@@ -74,7 +74,7 @@ def _about_uploads(forecast: Forecast) -> Iterator[PlanWarning]:
     if speed and speed.own_factor > 2 * speed.factor:
         text = (
             f"At {speed.own_speed_mps:g} m/s the bound is {speed.own_factor / speed.factor:.1f} times its minimum, "
-            f"which is at {speed.speed_mps:.2g} m/s."
+            f"which is at {speed.speed_mps:.0f} m/s."
         )
         yield PlanWarning("far from the best speed", text)
 
