@@ -11,6 +11,7 @@ from wayfare.records import RunSummary, SchemeSummary
 from wayfare.report.labels import backbone_label
 from wayfare.scenario.model import NO_BACKBONE
 from wayfare.studies.results import StudyResults
+from wayfare.world import Withheld
 
 NOTHING_LEARNED = (
     "No device met the server in any run, so every score is that of the untrained model. "
@@ -19,9 +20,18 @@ NOTHING_LEARNED = (
 
 
 def caveats_of(results: StudyResults) -> list[str]:
-    manifest = results.manifest
-    silent = no_contact([(manifest.point_name(one.run.point), one.summary) for one in results.results])
-    return [silent] if silent else []
+    runs = [(results.manifest.point_name(one.run.point), one.summary) for one in results.results]
+    silent = no_contact(runs)
+    return [*([silent] if silent else []), *withheld(runs)]
+
+
+def withheld(runs: Sequence[tuple[str, RunSummary]]) -> list[str]:
+    """A warning for each scheme and set of classes that no device has enough samples of to send statistics."""
+    found: dict[tuple[str, Withheld], list[str]] = {}
+    for point, run in runs:
+        if run.withheld is not None:
+            found.setdefault((run.scheme, run.withheld), []).append(_world(point, run.seed))
+    return [f"{scheme}: {reason} ({'; '.join(worlds)})" for (scheme, reason), worlds in found.items()]
 
 
 def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
@@ -31,8 +41,12 @@ def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
         return None
     if all(not run.contacts for _, run in runs):
         return NOTHING_LEARNED
-    listed = ", ".join(f"{point}, seed {seed}" if point else f"seed {seed}" for point, seed in worlds)
+    listed = ", ".join(_world(point, seed) for point, seed in worlds)
     return f"No device met the server ({listed}): these scores are those of the untrained model"
+
+
+def _world(point: str, seed: int) -> str:
+    return f"{point}, seed {seed}" if point else f"seed {seed}"
 
 
 def backbone_text(sections: Iterable[Mapping[str, Any]], schemes: Sequence[SchemeSummary]) -> str | None:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import logging
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wayfare.arrays import Ints
 from wayfare.codec import make_link
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import Model
+from wayfare.learning.partition import class_counts
 from wayfare.learning.sums import Sums, SumsModel, task_of_sums, vectors_of, with_model
+from wayfare.learning.tasks import class_names
+from wayfare.learning.tasks.division import listed
 from wayfare.methods import Method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.world.draw import World
 
+_log = logging.getLogger("wayfare")
+
 # How many times the deviation of the features the scale may be. At 32 times, the error of rounding is about 8 times the
 # error of sampling in class means, and 1,000 times in products.
 _COARSEST = 32
 # About how many samples tell the deviation of the features.
 _MEASURED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Classes of which devices hold samples, but none as many as ``min_count``: their statistics are never sent."""
+
+    min_count: int
+    classes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The reason, to follow a name."""
+        few = f"none has min_count = {self.min_count:,} samples"
+        return f"no device sends statistics of {listed(self.classes)}: {few}, so statistics never choose them"
 
 
 def link_of(scenario: Scenario, model: Model) -> Link:
@@ -54,6 +75,41 @@ def _check_scale(inputs: Tensor, scale: float, scheme: str) -> None:
         raise ScenarioError("scale", scale, rule)
 
 
+def withheld_classes(world: World) -> Withheld | None:
+    """What no device of a world for statistics can send; None if every class that devices hold has statistics."""
+    if not isinstance(world.task.model, SumsModel):
+        return None
+    most, least = _most_samples(world), world.task.model.layout.collection.min_count
+    names = class_names(world.task)
+    # Groups that replace the classes in a partition may be fewer than the classes.
+    withheld = np.flatnonzero((most > 0) & (most < least))
+    found = tuple(names[label] if label < len(names) else str(label) for label in withheld)
+    return Withheld(least, found) if found else None
+
+
+def _most_samples(world: World) -> Ints:
+    """The largest number of samples of each class on a device."""
+    _, labels, classes = vectors_of(world.task, world.task.name)
+    counts = class_counts(labels.cpu().numpy(), classes, world.held)
+    return np.asarray(counts.max(axis=0))
+
+
+def _check_counts(world: World, min_count: int, scheme: str) -> None:
+    """Raise ScenarioError if no device can ever send statistics; warn if classes are withheld on all devices."""
+    most = int(_most_samples(world).max())
+    if most < min_count:
+        rule = f"{scheme} would never send statistics, because no device has more than {most:,} samples of a class"
+        raise ScenarioError("min_count", min_count, rule)
+    if withheld := withheld_classes(world):
+        _warn(f"{scheme}, seed {world.seed}: {withheld}")
+
+
+@lru_cache
+def _warn(message: str) -> None:
+    """Warn once per process: in the field, model and engine have worlds of their own."""
+    _log.warning("%s", message)
+
+
 def world_for(world: World, method: Method) -> World:
     """The same world with the vector of a method: a model, or class statistics of the same samples."""
     collection, task = method.local.collects(), world.task
@@ -70,9 +126,11 @@ def world_for(world: World, method: Method) -> World:
         basis=principal_axes(inputs, collection.pilot, world.seed),
     )
     model = SumsModel(layout, trained)
-    return replace(
+    found = replace(
         world,
         task=with_model(task, model),
         link=link_of(world.scenario, model),
         initial_model=model.initial(generator(world.seed, Stream.INITIAL_MODEL, FLEET)),
     )
+    _check_counts(found, collection.min_count, method.name)
+    return found
