@@ -61,7 +61,7 @@ def test_a_run_warns_at_its_start_and_results_keep_the_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scenario, scheme = wayfare.load("fashion-small", [*SET]), "six = statistics + class-statistics(min_count=6)"
-    reason = "no device sends statistics of emu: none has min_count = 6 samples, so statistics never choose them"
+    reason = "statistics never choose classes of which no device has min_count = 6 samples: emu"
     execution = Execution(device="cpu")
     done = wayfare.compare(scenario, [scheme], seeds=1, task=animals(), out=tmp_path, execution=execution, jobs=1)
     assert f"six, seed 0: {reason}" in caplog.text
@@ -78,10 +78,14 @@ def test_a_run_warns_at_its_start_and_results_keep_the_warning(
     assert reason in shown.get()
 
 
-def test_one_warning_lists_the_worlds_that_withhold_the_same_classes() -> None:
-    def run(seed: int, *classes: str) -> RunSummary:
-        (one,) = runs("statistics", [0.5])
+def test_one_warning_for_each_scheme_lists_classes_and_worlds() -> None:
+    def run(seed: int, *classes: str, scheme: str = "statistics") -> RunSummary:
+        (one,) = runs(scheme, [0.5])
         return replace(one, seed=seed, withheld=Withheld(5, classes) if classes else None)
 
-    lines = withheld([("speed 5", run(0, "emu")), ("speed 5", run(1)), ("speed 9", run(1, "emu")), ("", run(2, "cat"))])
-    assert [line.partition("choose them ")[2] for line in lines] == ["(speed 5, seed 0; speed 9, seed 1)", "(seed 2)"]
+    seen = [("", run(0, "emu")), ("", run(1)), ("", run(2, "cat", "dog")), ("", run(3, "emu"))]
+    reason = "statistics never choose classes of which no device has min_count = 5 samples"
+    assert withheld([*seen, ("speed 5", run(0, "cat", scheme="mine"))]) == [
+        f"Statistics: {reason}: emu (seed 0, seed 3); cat, dog (seed 2)",
+        f"mine: {reason}: cat (speed 5, seed 0)",
+    ]

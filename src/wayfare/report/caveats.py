@@ -7,11 +7,12 @@ from pathlib import PurePath
 from typing import Any
 
 from wayfare.contacts import TraceUse
+from wayfare.learning.tasks.division import listed
+from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary
 from wayfare.report.labels import backbone_label
 from wayfare.scenario.model import NO_BACKBONE
 from wayfare.studies.results import StudyResults
-from wayfare.world import Withheld
 
 NOTHING_LEARNED = (
     "No device met the server in any run, so every score is that of the untrained model. "
@@ -26,12 +27,17 @@ def caveats_of(results: StudyResults) -> list[str]:
 
 
 def withheld(runs: Sequence[tuple[str, RunSummary]]) -> list[str]:
-    """A warning for each scheme and set of classes that no device has enough samples of to send statistics."""
-    found: dict[tuple[str, Withheld], list[str]] = {}
+    """A warning for each scheme whose statistics lack classes in some worlds."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for point, run in runs:
         if run.withheld is not None:
-            found.setdefault((run.scheme, run.withheld), []).append(_world(point, run.seed))
-    return [f"{scheme}: {reason} ({'; '.join(worlds)})" for (scheme, reason), worlds in found.items()]
+            worlds = found.setdefault((scheme_label(run.scheme), run.withheld.reason), {})
+            worlds.setdefault(listed(run.withheld.classes), []).append(_world(point, run.seed))
+    lines = []
+    for (scheme, reason), worlds in found.items():
+        those = [f"{classes} ({', '.join(where)})" for classes, where in worlds.items()]
+        lines.append(f"{scheme}: {reason}: {'; '.join(those)}")
+    return lines
 
 
 def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:

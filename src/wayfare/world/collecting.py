@@ -40,10 +40,9 @@ class Withheld:
     min_count: int
     classes: tuple[str, ...]
 
-    def __str__(self) -> str:
-        """The reason, to follow a name."""
-        few = f"none has min_count = {self.min_count:,} samples"
-        return f"no device sends statistics of {listed(self.classes)}: {few}, so statistics never choose them"
+    @property
+    def reason(self) -> str:
+        return f"statistics never choose classes of which no device has min_count = {self.min_count:,} samples"
 
 
 def link_of(scenario: Scenario, model: Model) -> Link:
@@ -101,7 +100,7 @@ def _check_counts(world: World, min_count: int, scheme: str) -> None:
         rule = f"{scheme} would never send statistics, because no device has more than {most:,} samples of a class"
         raise ScenarioError("min_count", min_count, rule)
     if withheld := withheld_classes(world):
-        _warn(f"{scheme}, seed {world.seed}: {withheld}")
+        _warn(f"{scheme}, seed {world.seed}: {withheld.reason}: {listed(withheld.classes)}")
 
 
 @lru_cache
