@@ -13,7 +13,7 @@ from tests.learning.test_backbones import ARRAYS, Means, backbone
 from torch import nn
 
 from wayfare.learning.backbones import Backbone, activations_of, features, features_of
-from wayfare.learning.data import CIFAR10, ImageArrays
+from wayfare.learning.data import CIFAR10, ImageArrays, cached_features
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,21 @@ def test_changed_code_gives_other_features_though_weights_are_the_same(monkeypat
     expected = backbone()(torch.from_numpy(ARRAYS.train_images), 32)
     found = features_of("small", ARRAYS, backbone(), 32)
     torch.testing.assert_close(torch.from_numpy(found.train).float(), expected, atol=2e-3, rtol=0)
+
+
+def test_features_stay_in_the_cache_as_long_as_they_are_mapped() -> None:
+    found = features_of("small", ARRAYS, backbone(), 32)
+    first, (cached,) = found.train[0].copy(), cached_features()
+    assert (cached.state, cached.remove()) == ("in use", False)
+    features._loaded.cache_clear()
+    assert cached.state == "in use"
+    part = torch.from_numpy(found.test)
+    del found
+    assert cached.state == "in use"
+    del part
+    assert (cached.state, cached.remove()) == ("ready", True)
+    assert not cached_features()
+    assert np.array_equal(features_of("small", ARRAYS, backbone(), 32).train[0], first)
 
 
 def test_a_file_that_lacks_images_is_made_again(folder: Path) -> None:

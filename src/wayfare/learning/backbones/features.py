@@ -31,8 +31,8 @@ from wayfare.files import DRAFT_SUFFIX, lock, open_atomically, writing
 from wayfare.forking import available_cores
 from wayfare.learning.backbones.base import Backbone
 from wayfare.learning.data import ImageArrays
+from wayfare.learning.data.features import drafts_of, features_folder, lock_file
 from wayfare.learning.data.sets import Pixels
-from wayfare.places import data_folder
 from wayfare.progress import report_progress
 from wayfare.threads import one_thread
 
@@ -127,13 +127,13 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
     content = f"{_VERSION} {backbone.digest} {pixels} {images.digest()}{cut_key}"
     key = hashlib.sha256(content.encode()).hexdigest()[:20]
     names = f"{_plain(name)}-{_plain(Path(backbone.name).name)}"
-    file = data_folder() / "features" / f"{names}-{pixels}px{cut_name}-{key}.npz"
+    file = features_folder() / f"{names}-{pixels}px{cut_name}-{key}.npz"
     found = _read(file)
     if found is not None and _agrees(found, work, images):
         return found
     with writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
-        waiting = file.with_suffix(".lock").open("w")
+        waiting = lock_file(file).open("w")
     with waiting:
         count = len(images.train_images) + len(images.test_images)
         _lock_or_watch(waiting.fileno(), file, f"{work.what} of {name}", count)
@@ -188,7 +188,7 @@ def _lock_or_watch(opened: int, file: Path, what: str, total: int) -> None:
 def _drafted(file: Path) -> int:
     """About how many images the draft of a file holds."""
     with suppress(OSError, ValueError, StopIteration):
-        draft = next(file.parent.glob(f".{file.name}.*{DRAFT_SUFFIX}"))
+        draft = next(iter(drafts_of(file)))
         with draft.open("rb") as content:
             (_, *shape), dtype = _header(content, 0)
         return int(draft.stat().st_size // (math.prod(shape) * dtype.itemsize))
@@ -316,8 +316,11 @@ def _mapped(file: Path, member: zipfile.ZipInfo) -> NDArray[np.float16]:
     if member.compress_type != zipfile.ZIP_STORED:
         raise ValueError("compressed")
     with file.open("rb") as content:
+        # The map holds the lock for as long as it exists, so that nobody removes the file. Some file systems have none.
+        with suppress(OSError):
+            lock(content.fileno(), shared=True)
         shape, dtype = _header(content, member.header_offset)
-        return np.memmap(file, dtype, "c", content.tell(), shape)
+        return np.memmap(content, dtype, "c", content.tell(), shape)
 
 
 def _header(content: IO[bytes], offset: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
