@@ -22,6 +22,10 @@ from wayfare.learning.backbones import Backbone, load_backbone
         ("scaled", "must be a function without arguments, or a torch module"),
         ("Corner", "must be a function without arguments, or a torch module"),
         ("missing", "the file has no missing"),
+        ("named", r"gives dict for one image; must be a tensor of real numbers of the shape \(1, features\)"),
+        ("counted", r"gives \(1, 2\) for one image, of the type torch\.int32; must be a tensor of real numbers"),
+        ("empty", r"gives \(1, 0\) for one image, of the type torch\.float32; must be"),
+        ("doubled", r"gives \(2, 48\) for one image, of the type torch\.float32; must be"),
     ],
 )
 def test_a_function_that_gives_no_certain_backbone_is_refused(function: str, rule: str, tmp_path: Path) -> None:
@@ -36,6 +40,26 @@ class Corner(torch.nn.Module):
 
     def forward(self, images):
         return self.scale * images[:, :, :4, :4].flatten(1)
+
+class Other(Corner):
+    def __init__(self, of):
+        super().__init__(torch.ones(1))
+        self.of = of
+
+    def forward(self, images):
+        return self.of(super().forward(images))
+
+def named():
+    return Other(lambda features: {"features": features})
+
+def counted():
+    return Other(lambda features: features[:, :2].int())
+
+def empty():
+    return Other(lambda features: features[:, :0])
+
+def doubled():
+    return Other(lambda features: torch.cat([features, features]))
 
 def scaled(scale):
     return Corner(scale)

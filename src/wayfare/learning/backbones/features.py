@@ -140,6 +140,7 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
         found = _read(file)
         if found is None or not _agrees(found, work, images):
             backbone.check_pixels(pixels)
+            _check_steady(work, images, backbone.name)
             _remove_abandoned_drafts(file)
             _compute(work, name, file, images, backbone.name)
             found = _read(file)
@@ -154,6 +155,21 @@ def _plain(name: str) -> str:
 
 
 @torch.inference_mode()
+def _check_steady(work: _Work, images: ImageArrays, backbone: str) -> None:
+    """Reject a network that draws random numbers, or mixes the images of a batch, before all images are computed."""
+    with one_thread():
+        batch = torch.from_numpy(images.train_images[:_AT_ONCE_CPU])
+        together, alone = _values(work, batch), _values(work, batch[:1])
+    if len(together) != len(batch) or _differs(together[:1], alone):
+        rule = f"gives other {work.what} for an image in a batch than alone, or at every call"
+        raise ScenarioError("learning.backbone", backbone, rule)
+
+
+def _differs(stored: Tensor, expected: Tensor) -> bool:
+    return float((stored - expected).abs().max()) > _ALLOWED * float(stored.abs().max())
+
+
+@torch.inference_mode()
 def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
     """Whether there is a value of every image, and the network still gives that of the first.
 
@@ -161,12 +177,11 @@ def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
     """
     # Several threads would wait for each other after every layer.
     with one_thread():
-        expected = _values(work, torch.from_numpy(images.train_images[:1])).numpy()
+        expected = _values(work, torch.from_numpy(images.train_images[:1]))
     counts = len(images.train_images), len(images.test_images)
     if (found.train.shape, found.test.shape) != tuple((count, *expected.shape[1:]) for count in counts):
         return False
-    stored = found.train[:1].astype(np.float32)
-    return float(np.abs(stored - expected).max()) <= _ALLOWED * float(np.abs(stored).max())
+    return not _differs(torch.from_numpy(found.train[:1].astype(np.float32)), expected)
 
 
 def _lock_or_watch(opened: int, file: Path, what: str, total: int) -> None:
