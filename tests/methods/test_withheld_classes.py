@@ -52,7 +52,9 @@ def test_groups_of_a_partition_are_no_classes() -> None:
 
 @pytest.mark.parametrize("scheme", ["statistics", "mads-rd:from-statistics"])
 def test_a_minimum_that_no_device_reaches_is_rejected(scheme: str) -> None:
-    rule = r"min_count = 61: .* would never send statistics, because no device has more than \d\d samples of a class"
+    rule = (
+        r"min_count = 61: .*: no device would ever send statistics, because none has more than \d\d samples of a class"
+    )
     with pytest.raises(ScenarioError, match=rule):
         found(f"{scheme} + class-statistics(min_count=61)")
 

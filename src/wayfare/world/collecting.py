@@ -18,7 +18,7 @@ from wayfare.learning.partition import class_counts
 from wayfare.learning.sums import Sums, SumsModel, task_of_sums, vectors_of, with_model
 from wayfare.learning.tasks import class_names
 from wayfare.learning.tasks.division import listed
-from wayfare.methods import Method
+from wayfare.methods import Collection, Method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
@@ -62,16 +62,17 @@ def principal_axes(inputs: Tensor, samples: int, seed: int) -> Tensor | None:
     return axes.T.float()
 
 
-def _check_scale(inputs: Tensor, scale: float, scheme: str) -> None:
+def _check_steps(inputs: Tensor, collection: Collection, scheme: str) -> None:
     """Reject steps so coarse that statistics would be rounded to 0, which no number of devices makes up for."""
     some = inputs[:: max(len(inputs) // _MEASURED, 1)]
-    size = float(some.var(0, correction=0).mean().sqrt())
+    size, scale = float(some.var(0, correction=0).mean().sqrt()), collection.scale
+    rule = f"{scheme} would round away the statistics of features that deviate by {size:.2g}"
     if 0 < size < scale / _COARSEST:
-        rule = (
-            f"{scheme} would round away the statistics of features that deviate by {size:.2g}; "
-            f"set class-statistics(scale={size:.2g})"
-        )
-        raise ScenarioError("scale", scale, rule)
+        raise ScenarioError("scale", scale, f"{rule}; set class-statistics(scale={size:.2g})")
+    # Steps grow with both.
+    most = Collection.coarseness * _COARSEST * size / scale
+    if 0 < most < collection.coarseness:
+        raise ScenarioError("coarseness", collection.coarseness, f"{rule}; must be at most {most:.2g}")
 
 
 def withheld_classes(world: World) -> Withheld | None:
@@ -97,7 +98,7 @@ def _check_counts(world: World, min_count: int, scheme: str) -> None:
     """Raise ScenarioError if no device can ever send statistics; warn if classes are withheld on all devices."""
     most = int(_most_samples(world).max())
     if most < min_count:
-        rule = f"{scheme} would never send statistics, because no device has more than {most:,} samples of a class"
+        rule = f"{scheme}: no device would ever send statistics, because none has more than {most:,} samples of a class"
         raise ScenarioError("min_count", min_count, rule)
     if withheld := withheld_classes(world):
         _warn(f"{scheme}, seed {world.seed}: {withheld.reason}: {listed(withheld.classes)}")
@@ -116,7 +117,7 @@ def world_for(world: World, method: Method) -> World:
         return world
     task, trained = task_of_sums(task, collection, method.name)
     inputs, _, classes = vectors_of(task, method.name)
-    _check_scale(inputs, collection.scale, method.name)
+    _check_steps(inputs, collection, method.name)
     layout = Sums(
         collection=collection,
         classes=classes,
