@@ -113,6 +113,9 @@ def _check(images: ImageArrays, backbone: Backbone, pixels: int) -> None:
             raise ScenarioError(f"{part}_images", found, rule)
         if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not len(pictures):
             raise ScenarioError(f"{part}_images", found, _SHAPE)
+        if not isinstance(labels, np.ndarray):
+            rule = f"must be an array of as many labels as images: {len(pictures)}"
+            raise ScenarioError(f"{part}_labels", type(labels).__name__, rule)
         if len(labels) != len(pictures):
             rule = f"must be as many as images: {len(pictures)}"
             raise ScenarioError(f"{part}_labels", f"{len(labels)} labels", rule)
@@ -158,7 +161,7 @@ def _plain(name: str) -> str:
 def _check_steady(work: _Work, images: ImageArrays, backbone: str) -> None:
     """Reject a network that draws random numbers, or mixes the images of a batch, before all images are computed."""
     with one_thread():
-        batch = torch.from_numpy(images.train_images[:_AT_ONCE_CPU])
+        batch = _tensor(images.train_images[:_AT_ONCE_CPU])
         together, alone = _values(work, batch), _values(work, batch[:1])
     if len(together) != len(batch) or _differs(together[:1], alone):
         rule = f"gives other {work.what} for an image in a batch than alone, or at every call"
@@ -177,7 +180,7 @@ def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
     """
     # Several threads would wait for each other after every layer.
     with one_thread():
-        expected = _values(work, torch.from_numpy(images.train_images[:1]))
+        expected = _values(work, _tensor(images.train_images[:1]))
     counts = len(images.train_images), len(images.test_images)
     if (found.train.shape, found.test.shape) != tuple((count, *expected.shape[1:]) for count in counts):
         return False
@@ -225,6 +228,11 @@ def _remove_abandoned_drafts(file: Path) -> None:
             draft.unlink(missing_ok=True)
 
 
+def _tensor(pictures: Pixels) -> Tensor:
+    """A copy if PyTorch cannot hold them: negative strides, or read-only."""
+    return torch.from_numpy(np.require(pictures, requirements=("C", "W")))
+
+
 def _values(work: _Work, batch: Tensor) -> Tensor:
     try:
         return work.values(batch)
@@ -245,7 +253,7 @@ def _in_order(work: _Work, pictures: Pixels, device: torch.device) -> Iterator[T
 
     @torch.inference_mode()
     def values(begin: int) -> Tensor:
-        batch = torch.from_numpy(pictures[begin : begin + at_once]).to(device)
+        batch = _tensor(pictures[begin : begin + at_once]).to(device)
         return _values(work, batch).half().cpu().contiguous()
 
     begins = iter(range(0, len(pictures), at_once))
