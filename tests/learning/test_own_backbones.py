@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import wayfare
 from wayfare.errors import ScenarioError
+from wayfare.identity import changes, identity_of
 from wayfare.learning.backbones import Backbone, load_backbone
+from wayfare.methods import make_method
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,41 @@ def seeded():
         load_backbone(f"{file}:{function}")
     with torch.random.fork_rng():
         assert load_backbone(f"{file}:seeded").digest == load_backbone(f"{file}:seeded").digest
+
+
+def test_code_that_the_file_imports_is_part_of_the_identity(tmp_path: Path) -> None:
+    """The features change with it, so runs with the old code must not be taken for runs with the new one."""
+    file, layers = (tmp_path / f"{tmp_path.name}_{name}.py" for name in ("mine", "layers"))
+    mine = f"""
+import torch
+from {layers.stem} import Corner
+
+def backbone():
+    return Corner()
+"""
+    scenario = wayfare.load("pretrained-cifar10", [f"learning.backbone={file}"])
+    identities = []
+    for code in ("relu", "negative", "relu"):
+        text = """
+import torch
+
+def changed(x):
+    return x.CODE()
+
+class Corner(torch.nn.Module):
+    def forward(self, images):
+        return changed(images[:, :, :4, :4].flatten(1))
+"""
+        file.write_text(mine, encoding="utf-8")
+        layers.write_text(text.replace("CODE", code), encoding="utf-8")
+        # As in a new process.
+        for module in (file, layers):
+            sys.modules.pop(module.stem, None)
+        identities.append(identity_of(scenario, make_method("mads", scenario)))
+    first, second, third = identities
+    assert first == third
+    assert changes(first, second) == ["the content of learning.backbone"]
+    assert load_backbone(f"{file}").digest == first["backbone"].split()[0]
 
 
 def test_weights_of_any_type_have_a_digest() -> None:
