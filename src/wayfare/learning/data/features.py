@@ -81,7 +81,7 @@ def cached_features() -> list[CachedFeatures]:
     """All features in the cache, by name; also those of which a killed process left only a draft."""
     folder = features_folder()
     drafts = (draft.name.removeprefix(".").rpartition(".npz.")[0] for draft in folder.glob(f".*.npz.*{DRAFT_SUFFIX}"))
-    files = {*folder.glob("[!.]*.npz"), *(folder / f"{stem}.npz" for stem in drafts)}
+    files = {*folder.glob("*.npz"), *(folder / f"{stem}.npz" for stem in drafts)}
     return [CachedFeatures(file) for file in sorted(files)]
 
 
