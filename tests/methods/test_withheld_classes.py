@@ -63,7 +63,7 @@ def test_a_run_warns_at_its_start_and_results_keep_the_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scenario, scheme = wayfare.load("fashion-small", [*SET]), "six = statistics + class-statistics(min_count=6)"
-    reason = "statistics never choose classes of which no device has min_count = 6 samples: emu"
+    reason = "statistics never choose classes of which no device has min_count = 6 samples: classes emu"
     execution = Execution(device="cpu")
     done = wayfare.compare(scenario, [scheme], seeds=1, task=animals(), out=tmp_path, execution=execution, jobs=1)
     assert f"six, seed 0: {reason}" in caplog.text
@@ -88,6 +88,6 @@ def test_one_warning_for_each_scheme_lists_classes_and_worlds() -> None:
     seen = [("", run(0, "emu")), ("", run(1)), ("", run(2, "cat", "dog")), ("", run(3, "emu"))]
     reason = "statistics never choose classes of which no device has min_count = 5 samples"
     assert withheld([*seen, ("speed 5", run(0, "cat", scheme="mine"))]) == [
-        f"Statistics: {reason}: emu (seed 0, seed 3); cat, dog (seed 2)",
-        f"mine: {reason}: cat (speed 5, seed 0)",
+        f"Statistics: {reason}: classes emu (seed 0, seed 3); classes cat, dog (seed 2)",
+        f"mine: {reason}: classes cat (speed 5, seed 0)",
     ]

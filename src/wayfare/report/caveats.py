@@ -7,7 +7,6 @@ from pathlib import PurePath
 from typing import Any
 
 from wayfare.contacts import TraceUse
-from wayfare.learning.tasks.division import listed
 from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary
 from wayfare.report.labels import backbone_label
@@ -32,7 +31,7 @@ def withheld(runs: Sequence[tuple[str, RunSummary]]) -> list[str]:
     for point, run in runs:
         if run.withheld is not None:
             worlds = found.setdefault((scheme_label(run.scheme), run.withheld.reason), {})
-            worlds.setdefault(listed(run.withheld.classes), []).append(_world(point, run.seed))
+            worlds.setdefault(str(run.withheld), []).append(_world(point, run.seed))
     lines = []
     for (scheme, reason), worlds in found.items():
         those = [f"{classes} ({', '.join(where)})" for classes, where in worlds.items()]

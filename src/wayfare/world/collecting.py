@@ -40,6 +40,9 @@ class Withheld:
     min_count: int
     classes: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"classes {listed(self.classes)}"
+
     @property
     def reason(self) -> str:
         return f"statistics never choose classes of which no device has min_count = {self.min_count:,} samples"
@@ -101,7 +104,7 @@ def _check_counts(world: World, min_count: int, scheme: str) -> None:
         rule = f"{scheme}: no device would ever send statistics, because none has more than {most:,} samples of a class"
         raise ScenarioError("min_count", min_count, rule)
     if withheld := withheld_classes(world):
-        _warn(f"{scheme}, seed {world.seed}: {withheld.reason}: {listed(withheld.classes)}")
+        _warn(f"{scheme}, seed {world.seed}: {withheld.reason}: {withheld}")
 
 
 @lru_cache
