@@ -13,6 +13,8 @@ import wayfare
 from wayfare.errors import ScenarioError
 from wayfare.identity import changes, identity_of
 from wayfare.learning.backbones import Backbone, load_backbone
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.models.tuned import Tuned, Tuning
 from wayfare.methods import make_method
 
 
@@ -115,6 +117,21 @@ class Corner(torch.nn.Module):
     assert first == third
     assert changes(first, second) == ["the content of learning.backbone"]
     assert load_backbone(f"{file}").digest == first["backbone"].split()[0]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_scripted_network_gives_features_and_only_a_head_is_trained_on_it() -> None:
+    with torch.random.fork_rng():
+        plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    made = [
+        Backbone(name="net", module=module, features=4, mean=(0.0,) * 3, deviation=(255.0,) * 3)
+        for module in (plain, torch.jit.script(plain))
+    ]
+    images = torch.arange(3 * 32 * 32).view(1, 3, 32, 32) % 256
+    torch.testing.assert_close(*(each(images, 32) for each in made))
+    tuning = Tuning(trained="last-block", blocks=1, rank=1, alpha=1.0)
+    with pytest.raises(ScenarioError, match=r"trained = 'last-block': net has scripted layers .*; must be head"):
+        assert Tuned(backbone=made[1], tuning=tuning, head=Mlp((4, 2))).parameters
 
 
 def test_weights_of_any_type_have_a_digest() -> None:

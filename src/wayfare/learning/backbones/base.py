@@ -47,7 +47,9 @@ class Backbone:
         if self.interpolation not in ("bicubic", "bilinear"):
             raise ScenarioError("interpolation", self.interpolation, "must be bicubic or bilinear")
         for module in (self.module, *self.chain):
-            module.requires_grad_(False).eval()
+            # Scripted modules have no `requires_grad_`.
+            for parameter in module.eval().parameters():
+                parameter.requires_grad_(False)
 
     def prepare(self, images: Tensor, pixels: int) -> Tensor:
         """Bytes (n, channels, height, width) as the network takes them: three channels, resized, scaled.
