@@ -327,11 +327,18 @@ def _read(file: Path) -> Features | None:
 @lru_cache(maxsize=2)
 def _loaded(file: Path, changed_ns: int) -> Features:
     """Shared by all runs of a process, and mapped, so that the processes of a study share the memory too."""
-    with zipfile.ZipFile(file) as archive:
+    with file.open("rb") as content, zipfile.ZipFile(content) as archive:
+        _keep(content)
         # Reads everything once and compares checksums.
         if archive.testzip() is not None:
             raise ValueError("damaged")
         return Features(*(_mapped(file, archive.getinfo(f"{part}.npy")) for part in _PARTS))
+
+
+def _keep(content: IO[bytes]) -> None:
+    """Lock an open file so that no user removes it; some file systems have no locks."""
+    with suppress(OSError):
+        lock(content.fileno(), shared=True)
 
 
 def _mapped(file: Path, member: zipfile.ZipInfo) -> NDArray[np.float16]:
@@ -339,9 +346,8 @@ def _mapped(file: Path, member: zipfile.ZipInfo) -> NDArray[np.float16]:
     if member.compress_type != zipfile.ZIP_STORED:
         raise ValueError("compressed")
     with file.open("rb") as content:
-        # The map holds the lock for as long as it exists, so that nobody removes the file. Some file systems have none.
-        with suppress(OSError):
-            lock(content.fileno(), shared=True)
+        # The map keeps the file for as long as it exists.
+        _keep(content)
         shape, dtype = _header(content, member.header_offset)
         return np.memmap(content, dtype, "c", content.tell(), shape)
 
