@@ -91,9 +91,14 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def lock(opened: int, *, wait: bool = False) -> None:
-    """Lock an open file, or raise BlockingIOError. The system unlocks it when the process ends, even if killed."""
+def lock(opened: int, *, wait: bool = False, shared: bool = False) -> None:
+    """Lock an open file, or raise BlockingIOError. The system unlocks it when the process ends, even if killed.
+
+    Several processes may hold a shared lock. Windows has none, and needs none to protect a file that is in use.
+    """
     if sys.platform == "win32":
+        if shared:
+            return
         import msvcrt
 
         # Lock a byte far beyond the content, so that others can still read the content.
@@ -108,7 +113,7 @@ def lock(opened: int, *, wait: bool = False) -> None:
     else:
         import fcntl
 
-        fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(opened, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
 def _draft_of(path: Path) -> Path:

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import Finished
 from tests.image_files import cifar_binary, small_cifar10, small_fashion, write_folder
 from wayfare.errors import UnavailableError
+from wayfare.files import lock
 from wayfare.learning.data import IMAGE_SETS
 
 Type = Callable[..., Finished]
@@ -72,6 +73,8 @@ def test_a_set_is_packed_and_joined(wayfare_command: Type, source: Path, tmp_pat
         (["verify"], "contains no data set; run `wayfare data fetch`"),
         (["verify", "fashion"], "fashion: Fashion-MNIST is not in"),
         (["pack", "fashion", "--out", "parts"], "fetch it with `wayfare data fetch fashion`"),
+        (["remove"], "Missing argument 'NAME...'"),
+        (["remove", "cifar10"], "cache/features have this name"),
         (["who", "paper-cifar10-waypoint"], "fetch it with `wayfare data fetch cifar10`"),
         (["who", "--set", "learning.partition.kind=fair"], "learning.partition.kind = 'fair': must be one of"),
         (["who", "--plot", "/nowhere/who.png"], "/nowhere/who.png: cannot write the figure"),
@@ -85,6 +88,57 @@ def test_bad_input_ends_with_2_and_one_message(
     assert done.code == 2
     assert message in " ".join(done.err.split())
     assert done.out == ""
+
+
+# Names of own image sets may begin with dots.
+NAMES = ("..-cifar10-net-32px-0123abcd", "..-cifar10-net-32px-cut2-0123abce", "fashion-net-32px-0123abcf")
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> list[Path]:
+    """Files of features, one of which is only a draft."""
+    files = [tmp_path / "cache" / "features" / f"{name}0123456789ab.npz" for name in NAMES]
+    files[0].parent.mkdir(parents=True)
+    for file in files[:2]:
+        file.write_bytes(bytes(3_000_000))
+    files[2].with_name(f".{files[2].name}.89abcdef.new").write_bytes(bytes(1_500_000))
+    return files
+
+
+def test_features_are_listed_and_removed(wayfare_command: Type, features: list[Path]) -> None:
+    found = wayfare_command("data", "list", "--json").json["features"]
+    assert [(each["name"], each["file"], each["size_bytes"], each["state"]) for each in found] == [
+        (NAMES[0], str(features[0]), 3_000_000, "ready"),
+        (NAMES[1], str(features[1]), 3_000_000, "ready"),
+        (NAMES[2], str(features[2]), 1_500_000, "interrupted"),
+    ]
+    shown = wayfare_command("data", "list").out
+    assert all(word in shown for word in (*NAMES, "3.0", "1.5", "ready", "interrupted"))
+    done = wayfare_command("data", "remove", NAMES[2])
+    assert (done.code, done.out) == (0, f"{NAMES[2]}: removed, 1.5 MB\n")
+    assert [each["name"] for each in wayfare_command("data", "list", "--json").json["features"]] == [*NAMES[:2]]
+    done = wayfare_command("data", "remove", "*cifar10-*", "*cifar10-net-32px-0*", "--json")
+    assert [each["name"] for each in done.json["removed"]] == [*NAMES[:2]]
+    assert done.json["kept"] == []
+    assert {file.suffix for file in features[0].parent.iterdir()} == {".lock"}
+    assert "Remove features" not in wayfare_command("data", "list").out
+
+
+@pytest.mark.parametrize(
+    ("suffix", "shared", "state"), [(".npz", True, "in use"), (".lock", False, "computing")], ids=["use", "computing"]
+)
+def test_features_that_a_process_uses_or_computes_stay(
+    suffix: str, shared: bool, state: str, wayfare_command: Type, features: list[Path]
+) -> None:
+    with features[0].with_suffix(suffix).open("ab+") as held:
+        lock(held.fileno(), shared=shared)
+        assert wayfare_command("data", "list", "--json").json["features"][0]["state"] == state
+        done = wayfare_command("data", "remove", "*")
+    assert done.code == 0
+    assert f"{NAMES[0]}: kept, because a process uses or computes it" in done.out
+    assert f"{NAMES[1]}: removed, 3.0 MB" in done.out
+    assert [file.suffix for file in sorted(features[0].parent.iterdir()) if file.suffix != ".lock"] == [".npz"]
+    assert wayfare_command("data", "remove", NAMES[0], "--json").json["kept"] == []
 
 
 def test_a_damaged_set_is_named(wayfare_command: Type, source: Path, tmp_path: Path) -> None:

@@ -143,6 +143,16 @@ def test_a_difference_is_never_that_of_fewer_samples_of_a_class_than_the_minimum
     assert found_after(28)[counts].tolist() == [10, 5, 5]
 
 
+def test_a_device_with_too_few_samples_of_every_class_says_so(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    inputs, labels = points(1)
+    for count, warnings in ((11, 1), (12, 2), (15, 2)):
+        np.savez(bus.folder / "data" / "1.npz", inputs=inputs[:count], labels=labels[:count])
+        assert bus.collect() == (count == 15)
+        found = [record for record in caplog.records if "no class has min_count samples yet" in record.message]
+        assert len(found) == warnings
+    assert (found[-1].min_count, found[-1].samples) == (5, 12)  # type: ignore[attr-defined]
+
+
 def test_after_a_restart_nothing_is_added_twice(bus: Bus) -> None:
     bus.record(1)
     bus.collect()

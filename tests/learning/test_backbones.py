@@ -37,7 +37,9 @@ from wayfare.studies.single import Execution
 from wayfare.threads import one_thread
 
 ARRAYS = small_arrays(CIFAR10, train=150, test=7)
-BATCHES = 12  # of 16 images: ten of the training set and one of the test set; before them one tries the size
+# Of 16 images: ten of the training set and one of the test set; before them one tries the size, and two whether the
+# features of an image depend on others.
+BATCHES = 14
 FACTOR = 0.5
 
 
@@ -188,8 +190,8 @@ def test_features_use_all_cores_even_in_a_run_with_one_thread(monkeypatch: pytes
     class Meeting(Means):
         def forward(self, images: Tensor) -> Tensor:
             numbers.append(torch.get_num_threads())
-            # The second and the third batch wait until both are under way. An image that tries the size comes first.
-            if len(numbers) in (3, 4):
+            # The second and the third batch wait until both are under way. Three trials come before the first.
+            if len(numbers) in (5, 6):
                 together.wait()
             return super().forward(images)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +12,11 @@ import torch
 from tests.backbones import backbone as chain
 from tests.image_files import small_arrays
 from tests.learning.test_backbones import ARRAYS, Means, backbone
-from torch import nn
+from torch import Tensor, nn
 
+from wayfare.errors import ScenarioError
 from wayfare.learning.backbones import Backbone, activations_of, features, features_of
-from wayfare.learning.data import CIFAR10, ImageArrays
+from wayfare.learning.data import CIFAR10, ImageArrays, cached_features
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,39 @@ def test_changed_code_gives_other_features_though_weights_are_the_same(monkeypat
     expected = backbone()(torch.from_numpy(ARRAYS.train_images), 32)
     found = features_of("small", ARRAYS, backbone(), 32)
     torch.testing.assert_close(torch.from_numpy(found.train).float(), expected, atol=2e-3, rtol=0)
+
+
+def test_features_stay_in_the_cache_as_long_as_they_are_mapped() -> None:
+    found = features_of("small", ARRAYS, backbone(), 32)
+    first, (cached,) = found.train[0].copy(), cached_features()
+    assert (cached.state, cached.remove()) == ("in use", False)
+    features._loaded.cache_clear()
+    assert cached.state == "in use"
+    part = torch.from_numpy(found.test)
+    del found
+    assert cached.state == "in use"
+    del part
+    assert (cached.state, cached.remove()) == ("ready", True)
+    assert not cached_features()
+    assert np.array_equal(features_of("small", ARRAYS, backbone(), 32).train[0], first)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda self, images: torch.rand(len(images), 6),
+        lambda self, images: images.mean(dim=(2, 3)).repeat(1, 2).cumsum(1) - images.mean(dim=(0, 2, 3)).repeat(2),
+        lambda self, images: images.mean(dim=(0, 2, 3)).repeat(2).view(1, 6),
+    ],
+    ids=["random", "less the mean of the batch", "one vector for all"],
+)
+def test_features_that_are_not_those_of_one_image_are_rejected(
+    forward: Callable[[Any, Tensor], Tensor], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Means, "forward", forward)
+    with pytest.raises(ScenarioError, match=r"learning\.backbone = 'means': gives other features .* in a batch"):
+        features_of("small", ARRAYS, backbone(), 32)
+    assert not [*folder.glob("*.npz"), *folder.glob(".*")]
 
 
 def test_a_file_that_lacks_images_is_made_again(folder: Path) -> None:

@@ -63,6 +63,8 @@ SHAPE = "must be an array of bytes (uint8) of the shape (n, channels, height, wi
         (BYTES[:0], LABELS[:0], "train_images", "uint8 (0, 3, 32, 32)", SHAPE),
         (BYTES.tolist(), LABELS, "train_images", "list", SHAPE),
         (BYTES, LABELS[:5], "train_labels", "5 labels", "must be as many as images: 6"),
+        (BYTES, LABELS.tolist(), "train_labels", "list", "must be an array of as many labels as images: 6"),
+        (BYTES, None, "train_labels", "NoneType", "must be an array of as many labels as images: 6"),
     ],
 )
 def test_images_that_are_not_bytes_are_rejected(
@@ -74,6 +76,20 @@ def test_images_that_are_not_bytes_are_rejected(
         features_of("signs", ImageArrays(images, labels, BYTES, LABELS), chain(), 32)
     assert (raised.value.field, raised.value.value) == (field, value)
     assert raised.value.rule.startswith(rule)
+
+
+def test_views_and_read_only_images_have_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reversed channels (BGR) are a view with a negative stride."""
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
+    images = np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), np.uint8)
+    view = images[:, ::-1]
+    view.flags.writeable = False
+    labels = np.zeros(20, np.uint8)
+    for given, plain in ((view, view.copy()), (images, images)):
+        expected = features_of("plain", ImageArrays(plain, labels, plain, labels), chain(), 32)
+        (tmp_path / "features").rename(tmp_path / f"features {given is view}")
+        found = features_of("given", ImageArrays(given, labels, given, labels), chain(), 32)
+        assert np.array_equal(found.train, expected.train)
 
 
 @pytest.mark.parametrize("pixels", [0, 31.5, "160"])
@@ -113,7 +129,17 @@ def test_features_of_any_name_are_in_the_cache(name: str, tmp_path: Path, monkey
     assert len(list((tmp_path / "features").glob("*.npz"))) == 1
 
 
-def test_a_scale_has_three_numbers_and_no_deviation_is_zero() -> None:
-    for mean, deviation in (((0.0,), (1.0,) * 3), ((0.0,) * 3, (1.0, 0.0, 1.0)), ((math.nan,) * 3, (1.0,) * 3)):
-        with pytest.raises(ScenarioError, match="must be three finite numbers, deviations other than 0"):
-            Backbone(name="mine", module=nn.Flatten(), features=3, mean=mean, deviation=deviation)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("settings", "field", "rule"),
+    [
+        ({"mean": (0.0,)}, "mean", "must be three finite numbers, deviations other than 0"),
+        ({"mean": (math.nan,) * 3}, "mean", "must be three finite numbers, deviations other than 0"),
+        ({"deviation": (1.0, 0.0, 1.0)}, "deviation", "must be three finite numbers, deviations other than 0"),
+        ({"interpolation": "nearest"}, "interpolation", "must be bicubic or bilinear"),
+    ],
+)
+def test_preprocessing_that_cannot_be_applied_is_rejected(settings: dict[str, Any], field: str, rule: str) -> None:
+    usual = {"name": "mine", "module": nn.Flatten(), "features": 3, "mean": (0.0,) * 3, "deviation": (1.0,) * 3}
+    with pytest.raises(ScenarioError, match=rule) as raised:
+        Backbone(**(usual | settings))
+    assert raised.value.field == field

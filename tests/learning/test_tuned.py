@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from wayfare.learning.models.base import load_vector, read_vector, trainable
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.tuned import Tuned, Tuning
 from wayfare.learning.tasks import load_task, model_of
-from wayfare.learning.tasks.tuned import TunedClassification
+from wayfare.learning.tasks.tuned import TunedClassification, from_activations
 from wayfare.progress import listening
 from wayfare.scenario.model import Learning, Trained
 
@@ -133,6 +134,42 @@ def test_a_normalisation_belongs_to_the_block_before_it() -> None:
     assert backbone(Chain).cuts == (0, 1)
     assert tuned("last-block", 1, module=Chain).parameters == 3 * 4 * 9 + 4 + 8 + 8 + 50
     assert tuned("adapters", 1, rank=1, module=Chain).parameters == 4 + 3 * 9 + 50
+
+
+def test_a_group_normalisation_after_frozen_layers_is_trained() -> None:
+    """Of an image with its channels last PyTorch's CPU kernel crashes the process if the image needs no gradient."""
+
+    class Chain(nn.Sequential):
+        def __init__(self) -> None:
+            norm, pooling = nn.GroupNorm(2, 4), [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+            super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), norm, *pooling)
+
+    task = small_task(tuned("norms", 1, module=Chain))
+    cached = replace(
+        task, train_stored=task.train_stored.permute(0, 2, 3, 1).contiguous().half(), prepare=from_activations
+    )
+    found = []
+    for given in (replace(task, train_stored=task.train_stored.half()), cached):
+        training = LocalTraining(task=given, batches=Batches([np.arange(30)], 8, 2, seed=0), learning_rate=0.1)
+        model = task.model.initial(np.random.default_rng(0))
+        make_engine("reference", training).run([model], [Burst(0, 1, 2)])
+        found.append(model)
+    torch.testing.assert_close(*found)
+    assert found[0].abs().sum() > 0
+
+
+def test_a_network_whose_layers_reject_the_image_is_not_a_chain() -> None:
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Conv2d(3, 4, 8, 8)
+            self.layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+        def forward(self, images: Tensor) -> Tensor:
+            found: Tensor = self.layer(self.embed(images).flatten(2).transpose(1, 2)).mean(1)
+            return found
+
+    assert backbone(Patches).blocks == ()
 
 
 def test_parameters_without_effect_are_neither_trained_nor_sent() -> None:

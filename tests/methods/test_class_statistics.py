@@ -176,6 +176,8 @@ def test_features_that_the_steps_would_round_away_are_refused_and_a_scale_helps(
     rule = r"scale = 1.0: statistics:lda would round .* deviate by 0\.004\d; set class-statistics\(scale=0\.004\d\)"
     with pytest.raises(ScenarioError, match=rule):
         world_for(drawn, method("statistics:lda"))
+    with pytest.raises(ScenarioError, match=r"coarseness = 70.0: .* deviate by 0\.004\d; must be at most 6\d"):
+        world_for(drawn, method("statistics:lda + class-statistics(scale=0.0045, coarseness=70.0)"))
     scaled = world_for(drawn, method("statistics:lda + class-statistics(scale=0.0045)")).task.model
     assert isinstance(scaled, SumsModel)
     assert (scaled.layout.collection.classifier, scaled.layout.collection.scale) == ("lda", 0.0045)
@@ -292,6 +294,14 @@ def test_principal_axes_of_a_pilot_change_the_bits_and_not_the_classifier() -> N
         ("statistics + sums-first(by='x')", "by = 'x': must be 0 to 1"),
         ("statistics + add-sums(step=0.0)", "step = 0.0: must be a finite number above 0"),
         ("statistics + sums-first(then=3)", "then = 3: must be an upload rule"),
+        (
+            "statistics + sums-first(energy_rule='foo')",
+            "energy_rule = 'foo': must be one of unlimited, greedy, paced",
+        ),
+        (
+            "statistics + class-statistics(trains_between_contacts=false)",
+            "collects before the first contact",
+        ),
     ],
 )
 def test_parts_that_would_falsify_sums_are_refused(text: str, rule: str) -> None:
@@ -321,3 +331,8 @@ def test_tasks_without_vectors_and_weighted_servers_are_refused() -> None:
     numbers = wayfare.own_task("line", train=([[0.0]], [1.0]), test=([[0.0]], [1.0]), network=nn.Linear(1, 1), loss=mse)
     with pytest.raises(ScenarioError, match="needs classes"):
         world_for(replace(world(), task=numbers), method())
+    judges = {"loss": mse, "score": mse, "metric": wayfare.Metric(name="mse", better="lower")}
+    data = {"train": ([[0.0]], [-1]), "test": ([[0.0]], [1])}
+    signs = wayfare.own_task("signs", **data, network=nn.Linear(1, 1), **judges)  # type: ignore[arg-type]
+    with pytest.raises(ScenarioError, match="needs classes from 0 on, and the task signs has the label -1"):
+        world_for(replace(world(), task=signs), method())

@@ -1,19 +1,30 @@
-"""`wayfare data`: fetch and verify data sets, and show which device holds which classes."""
+"""`wayfare data`: fetch and verify data sets, list and remove features, show which device holds which classes."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import DownloadColumn, TaskID, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, facts, output, print_json, say
 from wayfare.errors import InputError
-from wayfare.learning.data import IMAGE_SETS, cached_file, fetch_images, image_set, pack_images, verify_images
+from wayfare.learning.data import (
+    IMAGE_SETS,
+    CachedFeatures,
+    cached_features,
+    cached_file,
+    features_named,
+    fetch_images,
+    image_set,
+    pack_images,
+    verify_images,
+)
 from wayfare.learning.data.download import Watch
 from wayfare.learning.data.fetch import Source
 from wayfare.places import data_folder
@@ -21,9 +32,9 @@ from wayfare.scenario import DEFAULT_PRESET, load
 
 data_app = typer.Typer(
     name="data",
-    help="""Fetch and verify data sets, and show which device holds which classes.
+    help="""Fetch and verify data sets, list and remove cached features, and show which device holds which classes.
 
-    Data sets are stored in `$WAYFARE_DATA`, or in the platform's cache folder.
+    Data sets and features are stored in `$WAYFARE_DATA`, or in the platform's cache folder.
 
     Example: `wayfare data fetch cifar10`
     """,
@@ -36,7 +47,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Da
 
 @data_app.command("list")
 def list_command(as_json: JsonOption = False) -> None:
-    """List the data sets, their sources, and whether each is in the cache.
+    """List the data sets, their sources, whether each is in the cache, and the cached features of backbones.
 
     Example: `wayfare data list`
     """
@@ -54,8 +65,9 @@ def list_command(as_json: JsonOption = False) -> None:
         }
         for spec in IMAGE_SETS.values()
     ]
+    features = [_features_row(one) | {"state": one.state} for one in cached_features()]
     if as_json:
-        print_json({"folder": str(data_folder()), "sets": rows})
+        print_json({"folder": str(data_folder()), "sets": rows, "features": features})
         return
     table = Table("name", "images", "download", "sources", "cached", "terms", box=None)
     for spec, row in zip(IMAGE_SETS.values(), rows, strict=True):
@@ -63,6 +75,12 @@ def list_command(as_json: JsonOption = False) -> None:
         table.add_row(spec.name, images, size, ", ".join(spec.sources), "yes" if row["here"] else "no", spec.terms)
     output.print(table)
     output.print(f"Folder: {data_folder()}   fashion-small is part of the package.", markup=False, soft_wrap=True)
+    if features:
+        table = Table("features", Column("MB", justify="right"), "state", box=None)
+        for one in features:
+            table.add_row(escape(one["name"]), f"{one['size_bytes'] / 1e6:,.1f}", one["state"])
+        output.print("", table)
+        output.print("Remove features with `wayfare data remove NAME`.", markup=False)
 
 
 @data_app.command("fetch")
@@ -123,6 +141,32 @@ def verify_command(names: Names = None, as_json: JsonOption = False) -> None:
         output.print(facts(rows))
 
 
+@data_app.command("remove")
+def remove_command(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Features, see `wayfare data list`; `*` stands for any text.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Remove cached features of backbones. A run that needs them again computes them again.
+
+    Features that a process uses or computes stay.
+
+    Example: `wayfare data remove 'cifar10-*'`
+    """
+    removed, kept = list[dict[str, Any]](), list[dict[str, Any]]()
+    for one in features_named(names):
+        row = _features_row(one)
+        (removed if one.remove() else kept).append(row)
+    if as_json:
+        print_json({"removed": removed, "kept": kept})
+        return
+    for row in removed:
+        say(f"{row['name']}: removed, {row['size_bytes'] / 1e6:,.1f} MB")
+    for row in kept:
+        say(f"{row['name']}: kept, because a process uses or computes it")
+
+
 @data_app.command("pack")
 def pack_command(
     name: Annotated[str, typer.Argument(help="A data set in the cache.")],
@@ -172,6 +216,10 @@ def who_command(
     output.print(holdings_table(held))
     if plot is not None:
         say(f"Wrote {plot}")
+
+
+def _features_row(one: CachedFeatures) -> dict[str, Any]:
+    return {"name": one.name, "file": str(one.file), "size_bytes": one.size_bytes}
 
 
 def _shares(values: tuple[float, ...] | list[float]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wayfare.engine.base import (
     Burst,
@@ -35,6 +35,9 @@ class Reference(Engine):
         if not bursts:
             return
         module = self._task.model.module().to(models[0]).train()
+        for layer in module.modules():
+            if isinstance(layer, nn.GroupNorm):
+                layer.register_forward_pre_hook(_in_order)
         weights = list(trainable(module).values())
         compute = self._training.compute
         with compute.numerics(), seeded_generators(compute.device) as set_seed:
@@ -85,6 +88,13 @@ class Reference(Engine):
                 velocity.mul_(descent.momentum).add_(gradient)
             gradients = steering.velocity
         return gradients
+
+
+def _in_order(layer: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """Copy images with their channels last where PyTorch 2.13 crashes on a CPU: the weights alone need gradients."""
+    (images,) = inputs
+    crashes = images.is_cpu and not images.requires_grad and isinstance(layer.weight, Tensor)
+    return (images.contiguous() if crashes and layer.weight.requires_grad else images,)
 
 
 def _tensors_of(vector: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:

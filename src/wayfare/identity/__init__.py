@@ -22,12 +22,14 @@ from pydantic import BaseModel
 from wayfare.errors import ScenarioError
 from wayfare.identity.changes import changes
 from wayfare.identity.files import content_of, files_of
-from wayfare.identity.fingerprint import UnreadableError, fingerprint, is_users
+from wayfare.identity.fingerprint import UnreadableError, fingerprint, imported_by, is_users
 from wayfare.learning.known import KNOWN
 from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.pretrained import backbone_digest
 from wayfare.methods import Method, Part
+from wayfare.methods.from_file import module_of
 from wayfare.scenario import Scenario
+from wayfare.scenario.load import names_python_file
 
 __all__ = ["UnreadableError", "changes", "fingerprint", "identity_of", "method_identity", "without_parts"]
 
@@ -53,11 +55,21 @@ def identity_of(scenario: Scenario, method: Method, task: Task | None = None) ->
     identity: dict[str, Any] = {"scheme": method_identity(method), "files": files_of(scenario)}
     backbone = backbone_digest(scenario.learning)
     if backbone is not None:
-        identity["backbone"] = backbone
+        identity["backbone"] = backbone + _imported_by_backbone(scenario.learning.backbone)
     if task is not None:
         version = task.version if isinstance(task, Versioned) else ""
         identity["task"] = _described(task, f"the task {task.name}", version, files=True)
     return identity
+
+
+def _imported_by_backbone(backbone: str) -> str:
+    """The fingerprint of the user's code that the file of a backbone imports. The digest covers the file itself."""
+    imported = imported_by(module_of(backbone, "learning.backbone")[0]) if names_python_file(backbone) else []
+    try:
+        return f" {fingerprint(imported, of=type)}" if imported else ""
+    except UnreadableError as error:
+        rule = f"imports code that cannot be identified ({error}); move that code into the file"
+        raise ScenarioError("learning.backbone", backbone, rule) from None
 
 
 def without_parts(scenario: Mapping[str, Any]) -> dict[str, Any]:

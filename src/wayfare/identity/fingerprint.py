@@ -99,6 +99,12 @@ def is_users(thing: FunctionType | type | ModuleType, whole: type) -> bool:
     return package == _module_of(whole).partition(".")[0] or _LIBRARIES.isdisjoint(Path(file).parts)
 
 
+def imported_by(module: ModuleType) -> list[FunctionType | type | ModuleType]:
+    """The user's functions, classes and modules that a module has from elsewhere, by name."""
+    things = [thing for _, thing in sorted(vars(module).items()) if isinstance(thing, FunctionType | type | ModuleType)]
+    return [thing for thing in things if is_users(thing, type) and _module_of(thing) != module.__name__]
+
+
 def _parts(*parts: object) -> tuple[type, tuple[tuple[object, ...]]]:
     """The parts that represent an object, in pickle's format."""
     return tuple, (parts,)

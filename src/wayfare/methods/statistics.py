@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from wayfare.control.auto_weight import Wanted
 from wayfare.errors import InputError, ScenarioError
@@ -46,6 +46,8 @@ class ClassStatistics(Collection, LocalRule):
             return "statistics need the server rule add-sums"
         if not isinstance(method.upload, SumsFirst):
             return "statistics must arrive without rounding, so they need the upload rule sums-first"
+        if not self.trains_between_contacts:
+            return "class-statistics collects before the first contact, so trains_between_contacts must be true"
         if self.trains != (method.upload.then is not None):
             return "class-statistics has trains = true exactly if sums-first has a rule for what is trained (then)"
         if not method.memory.conserves:
@@ -70,6 +72,8 @@ class SumsFirst(UploadRule):
     by: float = 0.1
 
     def __post_init__(self) -> None:
+        if self.energy_rule not in get_args(EnergyRule):
+            raise ScenarioError("energy_rule", self.energy_rule, f"must be one of {', '.join(get_args(EnergyRule))}")
         if type(self.by) not in (int, float) or not 0 <= self.by <= 1:
             raise ScenarioError("by", self.by, "must be 0 to 1")
         if not isinstance(self.then, UploadRule | None):

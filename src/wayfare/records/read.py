@@ -25,6 +25,7 @@ from wayfare.records.schema import COLUMNS, FILE, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.scenario import Scenario, parse
 from wayfare.simulator import RelayEvent
+from wayfare.world import Withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -37,6 +38,7 @@ class RunRecord:
     seed: int
     parameters: int
     sums: int  # entries that are class statistics; 0 also if the records are older than this field
+    withheld: Withheld | None  # classes without statistics; None also if the records are older than this field
     wall_s: float
     metric: Metric
     meta: dict[str, Any]
@@ -109,6 +111,7 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         seed=meta["seed"],
         parameters=meta["parameters"],
         sums=meta.get("sums", 0),
+        withheld=_withheld(meta["withheld"]) if meta.get("withheld") else None,
         wall_s=meta["wall_s"],
         metric=Metric(**meta["metric"]),
         meta=meta,
@@ -126,6 +129,10 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
 
 def _trace(use: Mapping[str, Any]) -> TraceUse:
     return TraceUse(**{**use, "device_names": tuple(use.get("device_names", ()))})
+
+
+def _withheld(found: Mapping[str, Any]) -> Withheld:
+    return Withheld(found["min_count"], tuple(found["classes"]))
 
 
 def _relay(row: tuple[Any, ...]) -> RelayEvent:

@@ -13,6 +13,7 @@ from wayfare.learning.tasks import Metric
 from wayfare.records.read import RunRecord
 from wayfare.records.statistics import Difference, difference, estimate
 from wayfare.simulator.events import RelayKind
+from wayfare.world import Withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class RunSummary:
     parameters: int  # s: entries of a vector, without normalisation statistics
     bits: float  # sent by all devices
     sums: int = 0  # entries of the vector that are class statistics
+    withheld: Withheld | None = None  # classes of which devices hold too few samples for statistics
     # Relays: updates given to relays, updates delivered, newer models taken from peers, and failed attempts.
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
@@ -94,6 +96,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
         contacts=len(contacts["round"]),
         parameters=record.parameters,
         sums=record.sums,
+        withheld=record.withheld,
         bits=float(record.evaluations["bits"][-1]),
         relayed_per_device=_relays(record, "upload") / devices,
         delivered_per_device=_relays(record, "delivery") / devices,

@@ -39,7 +39,7 @@ from wayfare.records.schema import COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent, SimulationState
 from wayfare.version import ALGORITHM, __version__
-from wayfare.world import World, peer_digests, world_digests
+from wayfare.world import World, peer_digests, withheld_classes, world_digests
 
 _log = logging.getLogger("wayfare")
 
@@ -212,7 +212,7 @@ def run_inputs(
     world: World, method: Method, identity: Mapping[str, Any], execution: Mapping[str, Any], hardware: str
 ) -> dict[str, Any]:
     """The inputs of a run; it resumes only if they are unchanged."""
-    used = trace_use(world.scenario)
+    used, withheld = trace_use(world.scenario), withheld_classes(world)
     return {
         "version": VERSION,
         "algorithm": ALGORITHM,
@@ -224,6 +224,7 @@ def run_inputs(
         "seed": world.seed,
         "parameters": world.link.parameters,
         "sums": world.link.sums,
+        "withheld": None if withheld is None else asdict(withheld),
         "metric": asdict(world.task.metric),
         "execution": dict(execution),
         "world": world_digests(world) | (peer_digests(world) if method.peers else {}),

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from wayfare.contacts import TraceUse
+from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary
 from wayfare.report.labels import backbone_label
 from wayfare.scenario.model import NO_BACKBONE
@@ -19,9 +20,23 @@ NOTHING_LEARNED = (
 
 
 def caveats_of(results: StudyResults) -> list[str]:
-    manifest = results.manifest
-    silent = no_contact([(manifest.point_name(one.run.point), one.summary) for one in results.results])
-    return [silent] if silent else []
+    runs = [(results.manifest.point_name(one.run.point), one.summary) for one in results.results]
+    silent = no_contact(runs)
+    return [*([silent] if silent else []), *withheld(runs)]
+
+
+def withheld(runs: Sequence[tuple[str, RunSummary]]) -> list[str]:
+    """A warning for each scheme whose statistics lack classes in some worlds."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for point, run in runs:
+        if run.withheld is not None:
+            worlds = found.setdefault((scheme_label(run.scheme), run.withheld.reason), {})
+            worlds.setdefault(str(run.withheld), []).append(_world(point, run.seed))
+    lines = []
+    for (scheme, reason), worlds in found.items():
+        those = [f"{classes} ({', '.join(where)})" for classes, where in worlds.items()]
+        lines.append(f"{scheme}: {reason}: {'; '.join(those)}")
+    return lines
 
 
 def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
@@ -31,8 +46,12 @@ def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
         return None
     if all(not run.contacts for _, run in runs):
         return NOTHING_LEARNED
-    listed = ", ".join(f"{point}, seed {seed}" if point else f"seed {seed}" for point, seed in worlds)
+    listed = ", ".join(_world(point, seed) for point, seed in worlds)
     return f"No device met the server ({listed}): these scores are those of the untrained model"
+
+
+def _world(point: str, seed: int) -> str:
+    return f"{point}, seed {seed}" if point else f"seed {seed}"
 
 
 def backbone_text(sections: Iterable[Mapping[str, Any]], schemes: Sequence[SchemeSummary]) -> str | None:

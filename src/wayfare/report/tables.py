@@ -14,7 +14,7 @@ from wayfare.contacts import TraceUse
 from wayfare.learning.tasks import Metric
 from wayfare.methods import scheme_label
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, final_evaluations, paired_difference, summarise_run
-from wayfare.report.caveats import backbone_text, distinct, no_contact, trace_text
+from wayfare.report.caveats import backbone_text, distinct, no_contact, trace_text, withheld
 from wayfare.report.columns import (
     BUDGET_NOTE,
     ENERGY,
@@ -227,8 +227,11 @@ def epsilon_note(schemes: Sequence[SchemeSummary]) -> list[Note]:
 
 
 def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[Note]:
-    if silent := no_contact([("", summarise_run(run)) for run in runs]):
+    summaries = [("", summarise_run(run)) for run in runs]
+    if silent := no_contact(summaries):
         yield Note("contacts", silent)
+    for reason in withheld(summaries):
+        yield Note("withheld", reason)
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):
         listed = ", ".join(map(str, mixed))
         yield Note("worlds", f"of seed {listed} differ: a trace, data or code changed between runs. Repeat them")

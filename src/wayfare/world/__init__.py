@@ -7,7 +7,7 @@ Design decisions:
   unaffected. Pair numbers do not depend on the size of the fleet.
 """
 
-from wayfare.world.collecting import link_of, world_for
+from wayfare.world.collecting import Withheld, link_of, withheld_classes, world_for
 from wayfare.world.draw import World, draw_world, last_common_round, local_training, world_digests
 from wayfare.world.holding import held_samples
 from wayfare.world.judging import device_scores
@@ -16,6 +16,7 @@ from wayfare.world.peers import Peers, Wish, draw_peers, make_timetable, peer_di
 __all__ = [
     "Peers",
     "Wish",
+    "Withheld",
     "World",
     "device_scores",
     "draw_peers",
@@ -26,6 +27,7 @@ __all__ = [
     "local_training",
     "make_timetable",
     "peer_digests",
+    "withheld_classes",
     "world_digests",
     "world_for",
 ]

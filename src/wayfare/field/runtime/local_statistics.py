@@ -10,6 +10,7 @@ whole group: with single samples, the sums before and after one would reveal it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from wayfare.engine import Burst, Engine
 from wayfare.field.runtime.local_folder import RESCAN_S, LocalFolder
 from wayfare.field.runtime.work import Work
 from wayfare.learning.sums import SumsModel, collect
+
+_log = logging.getLogger("wayfare.field")
 
 
 class LocalStatistics(Engine):
@@ -73,7 +76,11 @@ class LocalStatistics(Engine):
         if not len(samples):
             return torch.zeros(self._layout.entries)
         inputs, labels = samples.batch(np.arange(len(samples)))
-        used = in_groups(labels, self._layout.collection.min_count)
+        least = self._layout.collection.min_count
+        used = in_groups(labels, least)
+        if not len(used):
+            extra = {"min_count": least, "samples": len(samples)}
+            _log.warning("no class has min_count samples yet; the device sends no statistics", extra=extra)
         inputs, labels = inputs[used], labels[used]
         return collect(self._form.converted(self._form.arranged(inputs), torch.float32), labels, self._layout)
 

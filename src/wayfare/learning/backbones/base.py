@@ -41,10 +41,15 @@ class Backbone:
 
     def __post_init__(self) -> None:
         for name, values in (("mean", self.mean), ("deviation", self.deviation)):
-            if len(values) != 3 or not all(math.isfinite(value) for value in values) or 0 in self.deviation:
+            is_zero = name == "deviation" and 0 in values
+            if len(values) != 3 or not all(math.isfinite(value) for value in values) or is_zero:
                 raise ScenarioError(name, values, "must be three finite numbers, deviations other than 0")
+        if self.interpolation not in ("bicubic", "bilinear"):
+            raise ScenarioError("interpolation", self.interpolation, "must be bicubic or bilinear")
         for module in (self.module, *self.chain):
-            module.requires_grad_(False).eval()
+            # Scripted modules have no `requires_grad_`.
+            for parameter in module.eval().parameters():
+                parameter.requires_grad_(False)
 
     def prepare(self, images: Tensor, pixels: int) -> Tensor:
         """Bytes (n, channels, height, width) as the network takes them: three channels, resized, scaled.

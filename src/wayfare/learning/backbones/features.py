@@ -31,8 +31,8 @@ from wayfare.files import DRAFT_SUFFIX, lock, open_atomically, writing
 from wayfare.forking import available_cores
 from wayfare.learning.backbones.base import Backbone
 from wayfare.learning.data import ImageArrays
+from wayfare.learning.data.features import drafts_of, features_folder, lock_file
 from wayfare.learning.data.sets import Pixels
-from wayfare.places import data_folder
 from wayfare.progress import report_progress
 from wayfare.threads import one_thread
 
@@ -113,6 +113,9 @@ def _check(images: ImageArrays, backbone: Backbone, pixels: int) -> None:
             raise ScenarioError(f"{part}_images", found, rule)
         if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not len(pictures):
             raise ScenarioError(f"{part}_images", found, _SHAPE)
+        if not isinstance(labels, np.ndarray):
+            rule = f"must be an array of as many labels as images: {len(pictures)}"
+            raise ScenarioError(f"{part}_labels", type(labels).__name__, rule)
         if len(labels) != len(pictures):
             rule = f"must be as many as images: {len(pictures)}"
             raise ScenarioError(f"{part}_labels", f"{len(labels)} labels", rule)
@@ -127,19 +130,20 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
     content = f"{_VERSION} {backbone.digest} {pixels} {images.digest()}{cut_key}"
     key = hashlib.sha256(content.encode()).hexdigest()[:20]
     names = f"{_plain(name)}-{_plain(Path(backbone.name).name)}"
-    file = data_folder() / "features" / f"{names}-{pixels}px{cut_name}-{key}.npz"
+    file = features_folder() / f"{names}-{pixels}px{cut_name}-{key}.npz"
     found = _read(file)
     if found is not None and _agrees(found, work, images):
         return found
     with writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
-        waiting = file.with_suffix(".lock").open("w")
+        waiting = lock_file(file).open("w")
     with waiting:
         count = len(images.train_images) + len(images.test_images)
         _lock_or_watch(waiting.fileno(), file, f"{work.what} of {name}", count)
         found = _read(file)
         if found is None or not _agrees(found, work, images):
             backbone.check_pixels(pixels)
+            _check_steady(work, images, backbone.name)
             _remove_abandoned_drafts(file)
             _compute(work, name, file, images, backbone.name)
             found = _read(file)
@@ -154,6 +158,21 @@ def _plain(name: str) -> str:
 
 
 @torch.inference_mode()
+def _check_steady(work: _Work, images: ImageArrays, backbone: str) -> None:
+    """Reject a network that draws random numbers, or mixes the images of a batch, before all images are computed."""
+    with one_thread():
+        batch = _tensor(images.train_images[:_AT_ONCE_CPU])
+        together, alone = _values(work, batch), _values(work, batch[:1])
+    if len(together) != len(batch) or _differs(together[:1], alone):
+        rule = f"gives other {work.what} for an image in a batch than alone, or at every call"
+        raise ScenarioError("learning.backbone", backbone, rule)
+
+
+def _differs(stored: Tensor, expected: Tensor) -> bool:
+    return float((stored - expected).abs().max()) > _ALLOWED * float(stored.abs().max())
+
+
+@torch.inference_mode()
 def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
     """Whether there is a value of every image, and the network still gives that of the first.
 
@@ -161,12 +180,11 @@ def _agrees(found: Features, work: _Work, images: ImageArrays) -> bool:
     """
     # Several threads would wait for each other after every layer.
     with one_thread():
-        expected = _values(work, torch.from_numpy(images.train_images[:1])).numpy()
+        expected = _values(work, _tensor(images.train_images[:1]))
     counts = len(images.train_images), len(images.test_images)
     if (found.train.shape, found.test.shape) != tuple((count, *expected.shape[1:]) for count in counts):
         return False
-    stored = found.train[:1].astype(np.float32)
-    return float(np.abs(stored - expected).max()) <= _ALLOWED * float(np.abs(stored).max())
+    return not _differs(torch.from_numpy(found.train[:1].astype(np.float32)), expected)
 
 
 def _lock_or_watch(opened: int, file: Path, what: str, total: int) -> None:
@@ -188,7 +206,7 @@ def _lock_or_watch(opened: int, file: Path, what: str, total: int) -> None:
 def _drafted(file: Path) -> int:
     """About how many images the draft of a file holds."""
     with suppress(OSError, ValueError, StopIteration):
-        draft = next(file.parent.glob(f".{file.name}.*{DRAFT_SUFFIX}"))
+        draft = next(iter(drafts_of(file)))
         with draft.open("rb") as content:
             (_, *shape), dtype = _header(content, 0)
         return int(draft.stat().st_size // (math.prod(shape) * dtype.itemsize))
@@ -208,6 +226,11 @@ def _remove_abandoned_drafts(file: Path) -> None:
         with suppress(OSError), draft.with_name(f"{name}.lock").open("w") as held:
             lock(held.fileno())
             draft.unlink(missing_ok=True)
+
+
+def _tensor(pictures: Pixels) -> Tensor:
+    """A copy if PyTorch cannot hold them: negative strides, or read-only."""
+    return torch.from_numpy(np.require(pictures, requirements=("C", "W")))
 
 
 def _values(work: _Work, batch: Tensor) -> Tensor:
@@ -230,7 +253,7 @@ def _in_order(work: _Work, pictures: Pixels, device: torch.device) -> Iterator[T
 
     @torch.inference_mode()
     def values(begin: int) -> Tensor:
-        batch = torch.from_numpy(pictures[begin : begin + at_once]).to(device)
+        batch = _tensor(pictures[begin : begin + at_once]).to(device)
         return _values(work, batch).half().cpu().contiguous()
 
     begins = iter(range(0, len(pictures), at_once))
@@ -304,11 +327,18 @@ def _read(file: Path) -> Features | None:
 @lru_cache(maxsize=2)
 def _loaded(file: Path, changed_ns: int) -> Features:
     """Shared by all runs of a process, and mapped, so that the processes of a study share the memory too."""
-    with zipfile.ZipFile(file) as archive:
+    with file.open("rb") as content, zipfile.ZipFile(content) as archive:
+        _keep(content)
         # Reads everything once and compares checksums.
         if archive.testzip() is not None:
             raise ValueError("damaged")
         return Features(*(_mapped(file, archive.getinfo(f"{part}.npy")) for part in _PARTS))
+
+
+def _keep(content: IO[bytes]) -> None:
+    """Lock an open file so that no user removes it; some file systems have no locks."""
+    with suppress(OSError):
+        lock(content.fileno(), shared=True)
 
 
 def _mapped(file: Path, member: zipfile.ZipInfo) -> NDArray[np.float16]:
@@ -316,8 +346,10 @@ def _mapped(file: Path, member: zipfile.ZipInfo) -> NDArray[np.float16]:
     if member.compress_type != zipfile.ZIP_STORED:
         raise ValueError("compressed")
     with file.open("rb") as content:
+        # The map keeps the file for as long as it exists.
+        _keep(content)
         shape, dtype = _header(content, member.header_offset)
-        return np.memmap(file, dtype, "c", content.tell(), shape)
+        return np.memmap(content, dtype, "c", content.tell(), shape)
 
 
 def _header(content: IO[bytes], offset: int) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -226,8 +226,13 @@ def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpola
     else:
         sizes = ", ".join(map(str, _SIZES))
         raise ScenarioError(_FIELD, name, f"takes no images of {sizes} pixels: {problem}")
-    if features.ndim != 2:
-        raise ScenarioError(_FIELD, name, f"gives {tuple(features.shape)} for one image; must be (1, features)")
+    real = isinstance(features, Tensor) and features.is_floating_point()
+    if not real or features.shape[:-1] != (1,) or not features.numel():
+        given = f"{type(features).__name__} for one image"
+        if isinstance(features, Tensor):
+            given = f"{tuple(features.shape)} for one image, of the type {features.dtype}"
+        rule = f"gives {given}; must be a tensor of real numbers of the shape (1, features)"
+        raise ScenarioError(_FIELD, name, rule)
     return Backbone(
         name=name,
         module=module,

@@ -90,6 +90,9 @@ class Tuned:
 
     @cached_property
     def _template(self) -> nn.Module:
+        if any(isinstance(layer, torch.jit.ScriptModule) for layer in self.backbone.module.modules()):
+            rule = f"{self.backbone.name} has scripted layers (TorchScript), which cannot be changed; must be head"
+            raise ScenarioError("learning.trained", self.tuning.trained, rule)
         blocks = nn.Sequential(*self._blocks())
         count = _CHOICES[self.tuning.trained](blocks, self.tuning)
         if not count:

@@ -110,7 +110,11 @@ def vectors_of(task: Task, scheme: str) -> tuple[Tensor, Tensor, int]:
             inputs, labels, classes = task.train_features, task.train_labels, task.classes
         case OwnTask() if task.labels is not None:
             inputs, labels = task.form.converted(task.train[0], torch.float32), task.train[1]
-            classes = int(torch.cat([labels, task.test[1]]).max()) + 1
+            least, most = torch.cat([labels, task.test[1]]).aminmax()
+            if least < 0:
+                rule = f"needs classes from 0 on, and the task {task.name} has the label {int(least)}"
+                raise ScenarioError("schemes", scheme, rule)
+            classes = int(most) + 1
         case Labelled():
             raise _needs_vectors(task, scheme)
         case _:

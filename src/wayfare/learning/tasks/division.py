@@ -44,13 +44,13 @@ class Division:
         unknown = [name for name in self.vehicles if name not in set(nodes)]
         if unknown:
             raise InputError(
-                f"{self.task}: {self.column}: {where} has no vehicle named {_listed(unknown)}; it has {_listed(nodes)}"
+                f"{self.task}: {self.column}: {where} has no vehicle named {listed(unknown)}; it has {listed(nodes)}"
             )
         held = dict(zip(self.vehicles, self.held, strict=True))
         without = [name for name in devices if name not in held]
         if without:
             raise InputError(
-                f"{self.task}: {self.column}: the devices {_listed(without)} recorded no sample, and every device "
+                f"{self.task}: {self.column}: the devices {listed(without)} recorded no sample, and every device "
                 "needs one. On a trace, devices are the vehicles with most contacts with the server"
             )
         self._warn_of_unused([name for name in self.vehicles if name not in set(devices)])
@@ -61,7 +61,7 @@ class Division:
             unused = sum(len(self.held[self.vehicles.index(name)]) for name in names)
             _warn(
                 f"{self.task}: {unused:,} of {self.samples:,} samples are unused, because their vehicles are not "
-                f"devices of this run: {_listed(names)}"
+                f"devices of this run: {listed(names)}"
             )
 
 
@@ -131,7 +131,8 @@ def _text(name: object) -> str:
     return str(name) if isinstance(name, str | int) and not isinstance(name, bool) else ""
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
 
