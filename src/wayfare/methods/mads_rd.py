@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.control.auto_weight import Wanted, fitting_log_price
 from wayfare.control.rate_distortion import Curve, Problem, Profile, choose, uniform_profile
-from wayfare.methods.encounter import NOTHING, Encounter, EnergyRule, Upload
+from wayfare.methods.encounter import NOTHING, Encounter, Upload
 from wayfare.methods.parts import UploadRule, paper_demand
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
@@ -32,7 +32,7 @@ class MadsRd(UploadRule):
     """MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded."""
 
     control: Control = field(default_factory=Control)
-    energy_rule: EnergyRule = "queue"
+    energy_rule = "queue"
     step: Step = "curve"
     uses_profile = True
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -59,6 +59,12 @@ class UploadRule(Part, ABC):
     uses_update: ClassVar[bool] = True
     # Whether it calls `Encounter.profile` in nearly every contact. A GPU then sends norm and profile together.
     uses_profile: ClassVar[bool] = False
+
+    def objection(self, method: Method) -> str | None:
+        known = get_args(EnergyRule)
+        if self.energy_rule in known:
+            return None
+        return f"energy_rule = {self.energy_rule!r}: must be one of {', '.join(known)}"
 
     @abstractmethod
     def decide(self, encounter: Encounter, link: Link) -> Upload:

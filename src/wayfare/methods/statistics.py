@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from wayfare.control.auto_weight import Wanted
 from wayfare.errors import InputError, ScenarioError
@@ -72,15 +72,15 @@ class SumsFirst(UploadRule):
     by: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.energy_rule not in get_args(EnergyRule):
-            raise ScenarioError("energy_rule", self.energy_rule, f"must be one of {', '.join(get_args(EnergyRule))}")
         if type(self.by) not in (int, float) or not 0 <= self.by <= 1:
             raise ScenarioError("by", self.by, "must be 0 to 1")
         if not isinstance(self.then, UploadRule | None):
             raise ScenarioError("then", self.then, "must be an upload rule")
 
     def objection(self, method: Method) -> str | None:
-        return None if method.local.collects() else "sums-first sends statistics; add the local rule class-statistics"
+        if not method.local.collects():
+            return "sums-first sends statistics; add the local rule class-statistics"
+        return super().objection(method)
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """All that is left, at the power for this contact; `device.contact` encodes it and finds how much fits."""

@@ -12,7 +12,7 @@ from wayfare.control.auto_weight import fitting_power_watts
 from wayfare.control.closed_form import kept_entries, optimal_power_watts
 from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
-from wayfare.methods.parts import UploadRule
+from wayfare.methods.parts import Method, UploadRule
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
 
@@ -91,15 +91,30 @@ def power_and_allowance(rule: EnergyRule, encounter: Encounter, link: Link) -> t
         rounds_left = encounter.rounds - encounter.round + 1
         expected_s = max(encounter.met_s / encounter.round * rounds_left, encounter.contact_s)
         return max(min(link.max_power_watts, left_joules / expected_s), 0.0), left_joules
-    raise ScenarioError("energy_rule", rule, "must be unlimited, greedy or paced; queue needs a controller")
+    raise _no_controller(rule)
+
+
+def _no_controller(rule: EnergyRule) -> ScenarioError:
+    return ScenarioError("energy_rule", rule, "must be unlimited, greedy or paced; queue needs a controller")
+
+
+class _WithoutController(UploadRule):
+    """Sends at the power of an energy rule, which can be chosen."""
+
+    uses_update = False
+
+    def objection(self, method: Method) -> str | None:
+        return str(_no_controller("queue")) if self.energy_rule == "queue" else super().objection(method)
+
+    def is_extendable(self) -> bool:
+        return self.energy_rule != "paced"
 
 
 @dataclass(frozen=True)
-class Fitting(UploadRule):
+class Fitting(_WithoutController):
     """Send as many entries as fit into the contact."""
 
     energy_rule: EnergyRule = "greedy"
-    uses_update = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
@@ -108,12 +123,9 @@ class Fitting(UploadRule):
     def min_upload_joules(self, link: Link) -> float:
         return min_upload_joules(self.energy_rule, link, link.statistics_bits + link.bits_per_entry)
 
-    def is_extendable(self) -> bool:
-        return self.energy_rule != "paced"
-
 
 @dataclass(frozen=True)
-class Whole(UploadRule):
+class Whole(_WithoutController):
     """Send the whole update in one contact, all or nothing.
 
     The paper does not say whether a device starts an upload that cannot complete. By default it does and pays for
@@ -122,7 +134,6 @@ class Whole(UploadRule):
 
     energy_rule: EnergyRule = "greedy"
     fitting: bool = False
-    uses_update = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
@@ -134,9 +145,6 @@ class Whole(UploadRule):
     def min_upload_joules(self, link: Link) -> float:
         return min_upload_joules(self.energy_rule, link, link.dense_bits)
 
-    def is_extendable(self) -> bool:
-        return self.energy_rule != "paced"
-
 
 @dataclass(frozen=True)
 class Mads(UploadRule):
@@ -146,7 +154,7 @@ class Mads(UploadRule):
     """
 
     control: Control = field(default_factory=Control)
-    energy_rule: EnergyRule = "queue"
+    energy_rule = "queue"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """Power by Proposition 2, entries by Proposition 1."""

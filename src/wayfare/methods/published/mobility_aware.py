@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from wayfare.control.auto_weight import Demand, Wanted
-from wayfare.methods.encounter import SKIPPED, Encounter, EnergyRule, Upload
+from wayfare.methods.encounter import SKIPPED, Encounter, Upload
 from wayfare.methods.parts import UploadRule
 from wayfare.methods.uploads import send_top_k
 from wayfare.radio import Link
@@ -26,7 +26,7 @@ class MobilityAware(UploadRule):
     mean and spread of the device's experience. A device that skips a contact also skips the download.
     """
 
-    energy_rule: EnergyRule = "paced"
+    energy_rule = "paced"
     uses_update = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
