@@ -6,7 +6,7 @@ It does without PyTorch, so that processes which compute profiles beside a run s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -84,10 +84,13 @@ class Segments:
 
     def reaching(self, bounds: Magnitudes) -> Ints:
         """The index of the first magnitude of every segment (rows) at or above each bound."""
-        indices = np.empty((len(self), len(bounds)), np.int64)
+        indices, magnitudes = np.empty((len(self), len(bounds)), np.int64), self.magnitudes
+        if magnitudes.dtype == bounds.dtype == np.float32:
+            # Positive floats have the order of their bits, and integers are faster to compare.
+            magnitudes, bounds = magnitudes.view(np.int32), bounds.view(np.int32)
         edges = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
         for row, (start, end) in zip(indices, edges, strict=True):
-            np.add(self.magnitudes[start:end].searchsorted(bounds), start, out=row)
+            np.add(magnitudes[start:end].searchsorted(bounds), start, out=row)
         return indices
 
     def entries_from(self, indices: Ints) -> Floats:
@@ -100,7 +103,9 @@ class Segments:
         """The sum of squares of the entries from each of some rising indices on."""
         squares = np.empty(len(self.magnitudes) + 1)
         squares[-1] = 0.0
-        np.square(self.magnitudes, out=squares[:-1], dtype=np.float64)
+        # Two passes take less time than one that also converts.
+        squares[:-1] = self.magnitudes
+        squares *= squares
         bodies = zip(self.starts.tolist(), (self.ends - self.tails).tolist(), self.weights.tolist(), strict=True)
         for start, end, weight in bodies:
             squares[start:end] *= weight
@@ -139,7 +144,7 @@ class Layout:
     has_sorted_tails: bool = True
 
     def has_all_tails(self, found: Magnitudes) -> bool:
-        return self.sampled == 0 or bool(found[-SEGMENTS:].sum(dtype=np.float64) <= self.room)
+        return self.sampled == 0 or sum(found[-SEGMENTS:].tolist()) <= self.room
 
     def bodies(self, found: Magnitudes) -> list[Magnitudes]:
         return [body_of(sample) for sample in found[: SEGMENTS * self.sampled].reshape(SEGMENTS, self.sampled)]
@@ -148,8 +153,8 @@ class Layout:
         """Equal to those of `_sampled`."""
         if self.sampled == 0:
             return all_of(found)
-        ends = SEGMENTS * self.sampled + np.cumsum([0, *found[-SEGMENTS:]]).astype(np.int64)
-        tails = [found[start:end] for start, end in pairwise(ends.tolist())]
+        ends = accumulate(map(int, found[-SEGMENTS:].tolist()), initial=SEGMENTS * self.sampled)
+        tails = [found[start:end] for start, end in pairwise(ends)]
         tails = tails if self.has_sorted_tails else [np.sort(tail) for tail in tails]
         return weighted(self.bodies(found), tails, self.length)
 
