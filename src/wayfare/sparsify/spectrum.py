@@ -8,7 +8,7 @@ sampled. `control.spectrum` computes the spectrum from what is read here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,11 @@ def _rows(vector: Tensor) -> tuple[Tensor, int]:
     A few entries at the end belong to no segment. The stride is odd, so that it does not align with layer sizes.
     """
     length = len(vector) // SEGMENTS
-    return vector[: SEGMENTS * length].view(SEGMENTS, length), max(len(vector) // _SAMPLE, 1) | 1
+    return vector[: SEGMENTS * length].view(SEGMENTS, length), _stride(len(vector))
+
+
+def _stride(entries: int) -> int:
+    return max(entries // _SAMPLE, 1) | 1
 
 
 def _sampled(vector: Tensor) -> Segments:
@@ -100,20 +104,24 @@ def _to_send(vector: Tensor) -> tuple[Tensor, Layout]:
     """What a GPU sends in one transfer, in the order of a layout; then the bytes of |x|^2 as numbers of its type."""
     if len(vector) < _SAMPLE:
         return torch.cat([vector.abs(), _norm_bytes(vector)]), Layout(len(vector))
-    rows, stride = _rows(vector)
-    length, count = rows.shape[1], gpu.pieces(rows.shape[1], stride)
-    # Twice the expected number; hardly ever too few if the sample represents its segment.
-    room = 2 * gpu.pieces(-BOUND * rows.numel(), count)
-    has_kernels = gpu.has_kernels(vector)
-    if has_kernels:
+    layout = _layout(len(vector), has_kernels=gpu.has_kernels(vector))
+    if layout.has_sorted_tails:
         # Sorting tails on the host would take longer than all of this.
         from wayfare.sparsify.gpu_kernels import norm_and_samples
 
-        numbers = norm_and_samples(vector, SEGMENTS, stride, count + BOUND, room)
-    else:
-        samples, tail, counts = _looked_at(rows, stride, room)
-        numbers = torch.cat([samples.flatten(), tail, counts, _norm_bytes(vector)])
-    return numbers, Layout(len(vector), length, count, room, has_kernels)
+        bound = layout.sampled + BOUND
+        return norm_and_samples(vector, SEGMENTS, _stride(len(vector)), bound, layout.room), layout
+    samples, tail, counts = _looked_at(*_rows(vector), layout.room)
+    return torch.cat([samples.flatten(), tail, counts, _norm_bytes(vector)]), layout
+
+
+@cache
+def _layout(entries: int, *, has_kernels: bool) -> Layout:
+    length = entries // SEGMENTS
+    count = gpu.pieces(length, _stride(entries))
+    # Twice the expected number; hardly ever too few if the sample represents its segment.
+    room = 2 * gpu.pieces(-BOUND * SEGMENTS * length, count)
+    return Layout(entries, length, count, room, has_kernels)
 
 
 def _norm_bytes(vector: Tensor) -> Tensor:
