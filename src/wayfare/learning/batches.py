@@ -51,7 +51,7 @@ class Batches:
             # Indices into the device's samples, in the smallest integer type that holds them.
             return rng.integers(0, len(held), size=(count, self.batch_size)).astype(np.min_scalar_type(len(held)))
 
-        return np.asarray(held[self._window(Stream.MINIBATCH, device, draw).rows(first_step, steps)])
+        return held.take(self._window(Stream.MINIBATCH, device, draw).rows(first_step, steps))
 
     def crops_of(self, device: int, first_step: int, steps: int) -> Ints | None:
         """The augmentation of those samples, (steps, batch size, 3): pixels right, pixels down, mirrored; or None."""
