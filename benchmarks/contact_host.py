@@ -7,7 +7,7 @@ would do: operations on vectors, kernels, in the place of which plain versions r
 heavy-tailed direction to the model. Further runs replay these results from memory and measure the rest, as CPU time of
 one thread: medians over the runs. Between contacts the caches of the core are emptied. The work of launching kernels
 and waits for a GPU are not in the figures. Helper processes compute profiles (`wayfare.codec.helpers`), so that only
-the cost of asking them counts; with `--alone` the host does everything.
+the cost of asking them counts, not the wait for an answer; with `--alone` the host does everything.
 """
 
 from __future__ import annotations
@@ -128,6 +128,18 @@ class GpuWork:
             return result
 
         return work_stopped
+
+    def await_helper(self, begin: Callable[..., Arriving[Any]]) -> Callable[..., Arriving[Any]]:
+        """Begin work of a helper process, and wait for it with the clock stopped: a run has other work meanwhile."""
+
+        def begin_and_wait(*arguments: Any) -> Arriving[Any]:
+            work, began = begin(*arguments), time.thread_time()
+            while not work.is_here():
+                time.sleep(1e-5)
+            self._stopped_s += time.thread_time() - began
+            return work
+
+        return begin_and_wait
 
     def cool_caches(self) -> None:
         """Other work between contacts, of which the host has enough in a run."""
@@ -269,6 +281,7 @@ def on_a_gpu(gpu_work: GpuWork) -> Iterator[None]:
         put(gpu_kernels, "extended", gpu_work(extended))
         put(codec_kernels, "counted", counted)
         put(length, "_counted", gpu_work(length._counted))
+        put(contact, "begun", gpu_work.await_helper(contact.begun))
         yield
 
 
