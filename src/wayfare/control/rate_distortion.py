@@ -173,7 +173,7 @@ class Problem:
     def _log_levels(self) -> Floats:
         """log(value c B g / ln 2) of every segment, and infinity after the last."""
         levels = self.curve.log_slopes + math.log(self.value * self.bandwidth_hz * self.gain_per_watt / _LN2)
-        return np.append(levels, math.inf)
+        return np.concatenate([levels, [math.inf]])
 
     @cached_property
     def _log_cheapness(self) -> Floats:

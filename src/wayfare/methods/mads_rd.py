@@ -73,9 +73,11 @@ class MadsRd(UploadRule):
             return fitting_log_price(
                 problem, encounter.experience, left_joules=left_joules, round_=encounter.round, rounds=encounter.rounds
             )
-        with np.errstate(divide="ignore", invalid="ignore"):
-            price = np.divide(encounter.backlog_joules, self.control.weight)
-            return float(np.log(price)) if self.control.weight > 0 else math.inf
+        if self.control.weight <= 0:
+            return math.inf
+        price = encounter.backlog_joules / self.control.weight
+        # `math.log` rounds differently.
+        return float(np.log(price)) if price > 0 else -math.inf
 
     def _problem(self, encounter: Encounter, link: Link) -> Problem | None:
         value = 3.0 * encounter.staleness_rounds * encounter.update_norm_sq
