@@ -37,8 +37,7 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     shares = _shares(finest, sizes, of_look)
     log_kept, at = np.log(seen.kept[1:]), np.log(looks)
     # Besides the entropy of indices and values, every entry pays its part of the tables and scales.
-    of_indices = index_bits(seen.kept[1:], seen.entries)
-    overhead = _index_table_bits(seen.kept[1:], seen.entries, of_indices)
+    overhead = _index_table_bits(seen.kept[1:], seen.entries)
     widths = [Width(value_bits=32, bits=32.0 + overhead, lost=np.zeros(len(log_kept)))]
     for bits in _WIDTHS:
         # Steps of a smaller width are unions of finer steps.
@@ -57,13 +56,7 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
             )
         )
     overhead_bits = 8.0 * (HEADER_BYTES + 4 * statistics)
-    return Profile(
-        kept=seen.kept,
-        captured=seen.captured,
-        widths=tuple(widths),
-        overhead_bits=overhead_bits,
-        known_index_bits=of_indices,
-    )
+    return Profile(kept=seen.kept, captured=seen.captured, widths=tuple(widths), overhead_bits=overhead_bits)
 
 
 @cache
@@ -115,12 +108,11 @@ def _means(values: Float32s) -> Float32s:
     return np.minimum(means, values[:, :1])
 
 
-def _index_table_bits(kept: Floats, entries: int, of_indices: Floats | None = None) -> Floats:
+def _index_table_bits(kept: Floats, entries: int) -> Floats:
     """Bits per entry for the table of gaps; without a table a gap takes one byte per symbol."""
-    of_indices = index_bits(kept, entries) if of_indices is None else of_indices
     gap = entries / kept
     table = (_TABLE_HEAD_BITS + 8 * np.minimum(_TABLE_GAPS * gap, BASE + 1)) / kept
-    return np.minimum(table, np.maximum(8 * (1 + gap / BASE) - of_indices / kept, 0.0))
+    return np.minimum(table, np.maximum(8 * (1 + gap / BASE) - index_bits(kept, entries) / kept, 0.0))
 
 
 def _means_of_rows(values: Floats) -> Floats:

@@ -26,8 +26,7 @@ from wayfare.control.auto_weight import LOG_PRICES
 _LN2 = math.log(2.0)
 
 
-# Without slots, because pickle restores them in Python.
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Width:
     """A width of values: the coded bits per value, and the share of energy that quantisation loses.
 
@@ -64,23 +63,21 @@ class Profile:
     captured: Floats
     widths: Sequence[Width]
     overhead_bits: float = 0.0  # fixed bits per message
-    known_index_bits: Floats | None = None  # of every number except 0, if already computed
 
     @cached_property
     def message_bits(self) -> Floats:
         """The bits of a message for each width (rows) and number of entries; 0 for no entries."""
         numbers = self.kept[1:]
-        known = self.known_index_bits
-        of_indices = index_bits(numbers, int(self.kept[-1])) if known is None else known
+        fixed_and_indices = self.overhead_bits + index_bits(numbers, int(self.kept[-1]))
         rows = np.zeros((len(self.widths), len(self.kept)))
-        rows[:, 1:] = self.overhead_bits + of_indices + numbers * np.array([width.bits for width in self.widths])
+        rows[:, 1:] = fixed_and_indices + numbers * np.stack([width.bits for width in self.widths])
         return rows
 
     @cached_property
     def arriving(self) -> Floats:
         """The share of |x|^2 that arrives, for each width and number of entries."""
         rows = np.zeros((len(self.widths), len(self.kept)))
-        rows[:, 1:] = self.captured[1:] * (1.0 - np.array([width.lost for width in self.widths]))
+        rows[:, 1:] = self.captured[1:] * (1.0 - np.stack([width.lost for width in self.widths]))
         return rows
 
     @cached_property
