@@ -108,8 +108,13 @@ def write_rows(rows: Sequence[Row], file: Path) -> None:
 
 
 def place_of(row: Row) -> tuple[str, ...]:
-    """Study, settings, scheme and seed of a row."""
-    return (row["study"], row["scheme"], str(row[SEED]), *(str(row[column]) for column in row if "." in column))
+    """Study, settings, scheme and seed of a row. Some records leave out what has no effect, or is the default."""
+    settings = {column: str(row[column]) for column in row if "." in column}
+    if settings.get("learning.trained") == "head":
+        settings["learning.trained"] = ""
+    if row["scheme"].startswith("statistics"):
+        settings["learning.learning_rate"] = ""
+    return (row["study"], row["scheme"], str(row[SEED]), *settings.values())
 
 
 def added(folder: Path, columns: Sequence[str], rows_of: Callable[..., list[dict[str, Any]]]) -> list[Row]:

@@ -99,6 +99,14 @@ def test_a_new_run_replaces_the_one_of_its_place(script: dict[str, Any]) -> None
     assert script["merged"](old, new) == [old[0], new[1], old[2], new[0], new[2]]
 
 
+@pytest.mark.parametrize("column", ["learning.trained", "learning.learning_rate"])
+def test_a_run_on_record_is_found_by_what_its_scheme_uses(script: dict[str, Any], column: str) -> None:
+    scheme = "statistics" if column == "learning.learning_rate" else "mads"
+    old = {"study": "a", "scheme": scheme, "seed": "0", "learning.trained": "", "learning.learning_rate": "0.1"}
+    new = old | ({column: "head"} if scheme == "mads" else {column: ""})
+    assert script["merged"]([old], [new]) == [new]
+
+
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(ROOT)
