@@ -148,7 +148,7 @@ def test_presets_are_listed_without_building_their_networks(
         "paper-open": 291,  # 324 rows: 33 runs serve two points
         "pretrained-cifar10": 360,
         "pretrained-cifar10-continued": 9,
-        "pretrained-cifar10-continued-adapters": 30,
+        "pretrained-cifar10-continued-adapters": 18,
         "pretrained-cifar10-scratch": 90,
         "pretrained-cifar10-scratch-best": 90,
         "pretrained-cifar10-trained": 450,

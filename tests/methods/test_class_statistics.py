@@ -251,6 +251,20 @@ def test_training_goes_on_from_the_classifier_of_the_statistics() -> None:
     assert statistics_bits < both_bits
 
 
+def test_training_can_start_from_weaker_logits() -> None:
+    drawn = draw_world(wayfare.load("fashion-small", [*SET]), 0)
+    whole, weak = (
+        method("mads-rd:from-statistics"),
+        method("mads-rd:from-statistics + class-statistics(sharpness=0.25)"),
+    )
+    outcome = Simulation(drawn, weak, Watching(), checks=Checks(paranoid=True)).run()  # type: ignore[arg-type]
+    sums = outcome.model[: world_for(drawn, weak).link.sums]
+    expected, found = (world_for(drawn, each).task.model for each in (whole, weak))
+    assert isinstance(expected, SumsModel)
+    assert isinstance(found, SumsModel)
+    assert torch.equal(found.classifier(sums), 0.25 * expected.classifier(sums))
+
+
 class Counting(Watching):
     """Adds up the bits of a run."""
 
@@ -287,6 +301,8 @@ def test_principal_axes_of_a_pilot_change_the_bits_and_not_the_classifier() -> N
         ("statistics + guard", "statistics must arrive as they are"),
         ("statistics + relays", "relays do not carry statistics"),
         ("statistics + class-statistics(min_count=0)", "must be a whole number of at least 1"),
+        ("statistics + class-statistics(sharpness=0.5)", "from which training starts, and nothing is trained"),
+        ("mads-rd:from-statistics + class-statistics(sharpness=0.0)", "sharpness = 0.0: must be a number from 1e-09"),
         ("mads-rd + class-statistics + add-sums", "without rounding, so they need the upload rule sums-first"),
         ("mads-rd:from-statistics + class-statistics(trains=false)", "trains = true exactly if sums-first has a rule"),
         ("statistics + class-statistics(trains=true)", "trains = true exactly if sums-first has a rule"),

@@ -18,7 +18,7 @@ Classifier: TypeAlias = Literal["ridge", "lda", "gaussian", "means"]
 """
 CLASSIFIERS: tuple[Classifier, ...] = ("ridge", "lda", "gaussian", "means")
 
-# Of coarseness and scale: beyond these, steps leave the range of numbers.
+# Of coarseness, scale and sharpness: beyond these, steps and logits leave the range of numbers.
 _LEAST, _MOST = 1e-9, 1e9
 
 PILOT: dict[str, Any] = {"pilot": 1000, "coarseness": 4.0}
@@ -42,11 +42,13 @@ class Collection:
     # are the axes of products, which then are small and cost few bits. 0: the axes are the features.
     pilot: int = 0
     trains: bool = False  # whether devices then train the classifier that the sums give
+    sharpness: float = 1.0  # training starts from its logits times this
 
     def __post_init__(self) -> None:
         if self.classifier not in CLASSIFIERS:
             raise ScenarioError("classifier", self.classifier, f"must be one of {', '.join(CLASSIFIERS)}")
-        for name, value in (("coarseness", self.coarseness), ("scale", self.scale)):
+        sizes = {"coarseness": self.coarseness, "scale": self.scale, "sharpness": self.sharpness}
+        for name, value in sizes.items():
             if type(value) not in (int, float) or not _LEAST <= value <= _MOST:
                 raise ScenarioError(name, value, f"must be a number from {_LEAST:g} to {_MOST:g}")
         for name, whole, least in (("min_count", self.min_count, 1), ("pilot", self.pilot, 0)):

@@ -50,6 +50,8 @@ class ClassStatistics(Collection, LocalRule):
             return "class-statistics collects before the first contact, so trains_between_contacts must be true"
         if self.trains != (method.upload.then is not None):
             return "class-statistics has trains = true exactly if sums-first has a rule for what is trained (then)"
+        if self.sharpness != Collection.sharpness and not self.trains:
+            return "sharpness is that of the classifier from which training starts, and nothing is trained"
         if not method.memory.conserves:
             return "statistics need a memory rule that keeps everything that was not sent"
         if method.guard is not None:

@@ -96,7 +96,7 @@ class SumsModel:
 
     def classifier(self, sums: Tensor) -> Tensor:
         """What sums give to the trained entries: a linear layer at their end."""
-        weights, bias = self._solve(sums)
+        weights, bias = (self.layout.collection.sharpness * part for part in self._solve(sums))
         before = self.trained.parameters - self.trained.head.parameters if isinstance(self.trained, Tuned) else 0
         return torch.cat([weights.new_zeros(before), weights.flatten(), bias])
 
