@@ -247,9 +247,9 @@ class Tables:
         rows = []
         for way in WAYS[self.task]:
             found = [self._evaluated(way, radio) for radio in RADIOS]
-            cells = [" / ".join(last_within(each, column, limit * size) for each in found) for limit in limits]
+            cells = [[last_within(each, column, limit * size) for each in found] for limit in limits]
             if any(found):
-                rows.append((way.label, *cells))
+                rows.append((way.label, *("-" if set(cell) == {"-"} else " / ".join(cell) for cell in cells)))
         return table((" / ".join(RADIO_NAMES.values()), *(f"{limit:,g} {unit}" for limit in limits)), rows)
 
     def _evaluated(self, way: Way, radio: str) -> list[Row]:
