@@ -214,6 +214,10 @@ def train(outbox: Outbox, seed: int, round_: int) -> None:
     outbox.trained(start, start + noise(seed, 0.1), round_)
 
 
+def terms_with(method: Method) -> Terms:
+    return Terms(method=method, link=LINK, rounds=100)
+
+
 def cut(
     outbox: Outbox,
     round_: int,
@@ -228,7 +232,7 @@ def cut(
         entries = LAYOUT.parameters
     method = replace(method, upload=Fixed(entries))
     meeting = Meeting(round=round_, contact_s=1.0, gain_per_watt=1e3)
-    sending = contact(outbox.state, outbox.local, meeting, Terms(method=method, link=LINK, rounds=100))
+    sending = contact(outbox.state, outbox.local, meeting, terms_with(method))
     sent = payload(sending, outbox.local, method) or sending.sent
     return outbox.cut(sending.state, sent, round_=round_, next_update=next_update, chunk_bytes=chunk_bytes)
 

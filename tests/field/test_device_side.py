@@ -13,9 +13,21 @@ import torch
 from torch import Tensor
 
 import wayfare
-from tests.field.parts import INITIAL, LAYOUT, LINK, METHOD, MIXING, REMEMBERING, Fixed, cut, noise, open_outbox, train
+from tests.field.parts import (
+    INITIAL,
+    LAYOUT,
+    LINK,
+    METHOD,
+    MIXING,
+    REMEMBERING,
+    Fixed,
+    cut,
+    noise,
+    open_outbox,
+    terms_with,
+    train,
+)
 from tests.field.test_outbox import everything
-from wayfare.device import Terms
 from wayfare.engine import Burst, Engine
 from wayfare.errors import DivergenceError, InvariantError, RunFolderError
 from wayfare.field.runtime.exchange import Exchanger
@@ -35,7 +47,7 @@ OCCASION = Occasion(round=1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
 def meet(outbox: Outbox, method: Method, occasion: Occasion = OCCASION) -> list[float]:
     """Cut an update; the power that the radio was told to use."""
     powers: list[float] = []
-    radio = Radio(terms=Terms(method=method, link=LINK, rounds=100), set_power_watts=powers.append)
+    radio = Radio(terms=terms_with(method), set_power_watts=powers.append)
     Exchanger(SimpleNamespace(device_end=lambda name: None), "bus", outbox, ByExperience(LINK), radio, LAYOUT)._cut(
         occasion, 1
     )  # type: ignore[arg-type]
@@ -93,7 +105,7 @@ class Noting(Engine):
 
 def test_training_is_pulled_towards_the_last_model_also_while_an_upload_is_on_its_way(tmp_path: Path) -> None:
     outbox, engine = open_outbox(tmp_path), Noting()
-    trainer = LocalTrainer(outbox, engine, 4, ByExperience(LINK, steps=60), METHOD.local)
+    trainer = LocalTrainer(outbox, engine, 4, ByExperience(LINK, steps=60), terms_with(METHOD))
     trainer._burst()
     cut(outbox, outbox.progress.trained_round)
     assert not torch.equal(outbox.state.received, INITIAL)
@@ -112,7 +124,7 @@ def test_training_is_pulled_towards_the_last_model_also_while_an_upload_is_on_it
 
 def test_gradients_are_corrected_as_the_local_rule_says(tmp_path: Path) -> None:
     outbox, engine = open_outbox(tmp_path, method=REMEMBERING), Noting()
-    trainer = LocalTrainer(outbox, engine, 0, ByExperience(LINK, steps=100), REMEMBERING.local)
+    trainer = LocalTrainer(outbox, engine, 0, ByExperience(LINK, steps=100), terms_with(REMEMBERING))
     trainer._burst()
     cut(outbox, 100, method=REMEMBERING)
     outbox.progress = replace(outbox.progress, trained_round=50)
@@ -125,7 +137,7 @@ def test_gradients_are_corrected_as_the_local_rule_says(tmp_path: Path) -> None:
 def test_momentum_goes_on_until_a_model_comes(tmp_path: Path) -> None:
     method, engine = replace(METHOD, local=LocalRule(momentum=0.9)), Noting()
     outbox = open_outbox(tmp_path, method=method)
-    trainer = LocalTrainer(outbox, engine, 0, ByExperience(LINK), method.local, step_every_s=1.0)
+    trainer = LocalTrainer(outbox, engine, 0, ByExperience(LINK), terms_with(method), step_every_s=1.0)
     for count in (1.0, 2.0):
         trainer._burst()
         assert torch.equal(outbox.velocity, torch.full_like(INITIAL, count))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.field.brokers import finish
-from tests.field.parts import METHOD, Told, open_outbox, train
+from tests.field.parts import METHOD, Told, open_outbox, terms_with, train
 from tests.field.without_broker import Site
 from wayfare.errors import FieldError
 from wayfare.field.runtime.daily import DailyBytes
@@ -64,7 +64,7 @@ def test_a_trainer_without_permission_takes_no_step(tmp_path: Path) -> None:
         engine,  # type: ignore[arg-type]
         0,
         Told(),
-        METHOD.local,
+        terms_with(METHOD),
         may_train=lambda: allowed[0],
     )
     trainer._may_train.every_s = 0.0

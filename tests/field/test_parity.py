@@ -78,7 +78,7 @@ async def live(work: Work, names: Sequence[str], intake: Intake, folder: Path) -
     async def one(number: int, name: str) -> Outbox:
         options, radio = DeviceOptions(state=folder / name, by_plan=True, audit=True), Radio(terms=work.terms)
         outbox, guide = open_store(bundle_of(name), number, work, options), make_guide(number, work, options)
-        trainer = LocalTrainer(outbox, work.engine(), number, guide, work.method.local)
+        trainer = LocalTrainer(outbox, work.engine(), number, guide, work.terms)
         exchanger = Exchanger(Direct(intake, number), name, outbox, guide, radio, work.layout, EAGER)
         exchanging = asyncio.ensure_future(exchanger.run(threading.Event()))
         while not exchanging.done():

@@ -15,7 +15,16 @@ from wayfare.device.contact import (
     terms_of,
     transmit,
 )
-from wayfare.device.state import DeviceState, begin_device, hand_over, receive, take_model, undelivered
+from wayfare.device.state import (
+    DeviceState,
+    begin_device,
+    delivers_first,
+    first_trained,
+    hand_over,
+    receive,
+    take_model,
+    undelivered,
+)
 from wayfare.methods.account import Meeting, pay
 
 __all__ = [
@@ -30,6 +39,8 @@ __all__ = [
     "contact",
     "contact_in_steps",
     "decide",
+    "delivers_first",
+    "first_trained",
     "hand_over",
     "is_whole",
     "make_offer",

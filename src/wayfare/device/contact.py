@@ -20,7 +20,7 @@ from wayfare.codec.pieces import Piece
 from wayfare.codec.steps import WHOLE
 from wayfare.codec.values import value_width
 from wayfare.device.checks import Checks
-from wayfare.device.state import DeviceState
+from wayfare.device.state import DeviceState, first_trained
 from wayfare.methods import Encounter, Method, State, Upload
 from wayfare.methods.account import Meeting, meet, pay
 from wayfare.methods.privacy import NoiseSource, Private, secret_noise
@@ -172,7 +172,7 @@ def _offer_in_steps(
 ) -> Steps[Offer]:
     link = terms.link
     # A controller weighs what was learned, and statistics are in other units.
-    parameters = update[_first_trained(link) : link.parameters]
+    parameters = update[first_trained(link) : link.parameters]
     read = (norm_and_spectrum if terms.method.upload.uses_profile else norm_alone)(parameters)
     yield read.is_here
     norm_sq, see = read()
@@ -330,7 +330,7 @@ def _with_cost(upload: Upload, entries: int, bits: float, airtime_s: float) -> U
 
 def _selection(offer: Offer, terms: Terms) -> Callable[[int], Sparse]:
     """The compressor as a function of the number of entries. In a diverged update NaN counts as infinity."""
-    first, compressor = _first_trained(terms.link), terms.method.compressor
+    first, compressor = first_trained(terms.link), terms.method.compressor
     vector = offer.update[first : offer.parameters]
     draw = partial(generator, terms.seed, Stream.COMPRESSION, offer.encounter.device, offer.encounter.round)
 
@@ -342,11 +342,6 @@ def _selection(offer: Offer, terms: Terms) -> Callable[[int], Sparse]:
         return Sparse(kept.indices + first, vector.index_select(0, kept.indices))
 
     return select
-
-
-def _first_trained(link: Link) -> int:
-    """The first entry after class statistics; the first of all if there are only statistics."""
-    return link.sums if link.sums < link.parameters else 0
 
 
 def _left(sums: Tensor) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from wayfare.methods import NO_STATE, Method, State
 from wayfare.methods.account import Account
+from wayfare.radio import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +59,14 @@ def take_model(
     Everything undelivered is then in the local model, and the memory is empty.
     """
     return replace(state, received=model, received_round=model_round, memory=nothing), model - update
+
+
+def first_trained(link: Link) -> int:
+    """The first entry after class statistics; the first of all if there are only statistics."""
+    return link.sums if link.sums < link.parameters else 0
+
+
+def delivers_first(state: DeviceState, link: Link) -> bool:
+    """Whether a device may have statistics to deliver before it trains: some are left, or it has sent nothing yet."""
+    first = first_trained(link)
+    return first > 0 and (state.received_round == 0 or bool(state.memory[:first].any()))

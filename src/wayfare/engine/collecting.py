@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ class Collecting(Engine):
     def __init__(self, training: LocalTraining) -> None:
         model = training.task.model
         assert isinstance(model, SumsModel)
-        self._training, self._layout = training, model.layout
+        self._local, self._layout = training, model.layout
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         for model, burst in zip(models, bursts, strict=True):
@@ -28,27 +29,49 @@ class Collecting(Engine):
                 self._layout.check_range(sums)
 
     def _collected(self, device: int) -> Tensor:
-        training = self._training
-        inputs, labels, _ = vectors_of(training.task, training.task.name)
-        samples = torch.from_numpy(training.batches.held(device)).to(inputs.device)
-        with training.compute.numerics():
-            return collect(inputs.index_select(0, samples), labels.index_select(0, samples), self._layout)
+        with self._local.compute.numerics():
+            return collect(*self._samples(device), self._layout)
+
+    def _samples(self, device: int) -> tuple[Tensor, Tensor]:
+        """The vectors of a device and their classes."""
+        inputs, labels, _ = vectors_of(self._local.task, self._local.task.name)
+        samples = torch.from_numpy(self._local.batches.held(device)).to(inputs.device)
+        return inputs.index_select(0, samples), labels.index_select(0, samples)
 
 
 class Training(Collecting):
-    """Also trains the entries after the sums."""
+    """Also trains the entries after the sums, on devices that have delivered their statistics.
+
+    Before that a device sends nothing that it learns. Its updates would pile up, all from the classifier of the few
+    statistics that it has received, and arrive together when the classifier is another one.
+    """
 
     def __init__(self, training: LocalTraining, trains: Engine) -> None:
         super().__init__(training)
         self._trains, self.ahead_steps = trains, trains.ahead_steps
+        self._sends_statistics = cache(self._has_statistics)
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         super().run(models, bursts)
-        self._trains.run(*self._after_sums(models, bursts))
+        chosen = self._training(bursts)
+        if chosen:
+            self._trains.run(*self._after_sums(models, bursts, chosen))
 
-    def _after_sums(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> tuple[list[Tensor], list[Burst]]:
+    def _training(self, bursts: Sequence[Burst]) -> list[int]:
+        """Which bursts train. A device without enough samples for statistics has nothing to wait for."""
+        return [
+            index for index, burst in enumerate(bursts) if not (burst.waits and self._sends_statistics(burst.device))
+        ]
+
+    def _has_statistics(self, device: int) -> bool:
+        _, labels = self._samples(device)
+        return bool((labels.bincount() >= self._layout.collection.min_count).any())
+
+    def _after_sums(
+        self, models: Sequence[Tensor], bursts: Sequence[Burst], chosen: Sequence[int]
+    ) -> tuple[list[Tensor], list[Burst]]:
         """Views of the entries after the sums, and their bursts."""
-        return [self._trained(model) for model in models], [self._alone(burst) for burst in bursts]
+        return [self._trained(models[index]) for index in chosen], [self._alone(bursts[index]) for index in chosen]
 
     def _trained(self, vector: Tensor) -> Tensor:
         return vector[self._layout.entries :]
@@ -57,6 +80,18 @@ class Training(Collecting):
         vectors = burst.received, burst.correction, burst.velocity
         received, correction, velocity = (None if each is None else self._trained(each) for each in vectors)
         return replace(burst, received=received, correction=correction, velocity=velocity)
+
+
+class _Ended:
+    """The end of a burst that did not train."""
+
+    def wait(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+_ENDED = _Ended()
 
 
 class TrainingBesideContacts(Training, Overlapping):
@@ -72,7 +107,13 @@ class TrainingBesideContacts(Training, Overlapping):
         stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
         Collecting.run(self, models, bursts)
-        return self._trains.launch(*self._after_sums(models, bursts), after, stays)
+        ends: list[Ready] = [each or _ENDED for each in after]
+        if chosen := self._training(bursts):
+            before, still = [after[index] for index in chosen], [stays[index] for index in chosen] if stays else ()
+            launched = self._trains.launch(*self._after_sums(models, bursts, chosen), before, still)
+            for index, end in zip(chosen, launched, strict=True):
+                ends[index] = end
+        return ends
 
 
 def collecting(training: LocalTraining, trains: Engine | None) -> Engine:

@@ -66,7 +66,9 @@ class Trainer:
         policy: Policy = "ahead",
         descent: Descent | None = None,
         shelf: Shelf | None = None,
+        waits: bool = False,
     ) -> None:
+        """With ``waits`` no device trains before it has delivered its statistics."""
         self._engine, self._training, self._policy = engine, training, policy
         self._overlapping = engine if isinstance(engine, Overlapping) else None
         self._idling = engine if isinstance(engine, Idling) and policy == "ahead" and training == "always" else None
@@ -92,6 +94,8 @@ class Trainer:
         # The last trained round of each local model.
         self._done = [0] * len(contacts)
         self._retired: set[int] = set()
+        # Devices that may have statistics to deliver first.
+        self._waiting: set[int] = set(range(len(contacts))) if waits else set()
 
     def meet(self, devices: Sequence[int], round_: int) -> None:
         """Train the devices in contact up to and including a round."""
@@ -171,12 +175,13 @@ class Trainer:
             # The server may still read the vector, so it is not used again.
             self._underway.pop(device, None)
 
-    def receive(self, device: int, model: Tensor, correction: Tensor | None = None) -> None:
+    def receive(self, device: int, model: Tensor, correction: Tensor | None = None, *, waits: bool = False) -> None:
         """Start from a received global model. The correction is added to gradients until the next one.
 
-        The trainer changes neither vector.
+        The trainer changes neither vector. A device ``waits`` if it still has statistics to deliver.
         """
         self._settle(device)
+        (self._waiting.add if waits else self._waiting.discard)(device)
         self._received[device], self._corrections[device] = model, correction
         self._stored.pop(device, None)
         vectors = self._underway.pop(device, None), self._velocities.pop(device, None)
@@ -205,7 +210,11 @@ class Trainer:
         )
 
     def restore(
-        self, state: TrainerState, received: Sequence[Tensor], corrections: Sequence[Tensor | None] | None = None
+        self,
+        state: TrainerState,
+        received: Sequence[Tensor],
+        corrections: Sequence[Tensor | None] | None = None,
+        waiting: Collection[int] = (),
     ) -> None:
         """Resume from a state and the received models. The trainer takes over the state's vectors.
 
@@ -219,7 +228,7 @@ class Trainer:
         self._underway, self._stored = dict(state.underway), {}
         self._corrections = [None] * len(self._received) if corrections is None else list(corrections)
         self._velocities = dict(state.velocities)
-        self._retired = set(state.retired)
+        self._retired, self._waiting = set(state.retired), set(waiting)
         self._make_room()
         self._free.clear()
         if self._shelf.on_disk:
@@ -265,7 +274,7 @@ class Trainer:
             if first <= round_:
                 vectors = self._received[device], self._corrections[device], self._velocity(device)
                 is_empty = self._idling is not None and not (device in self._underway or device in self._stored)
-                bursts.append(Burst(device, first, round_ + 1 - first, *vectors, is_empty))
+                bursts.append(Burst(device, first, round_ + 1 - first, *vectors, is_empty, device in self._waiting))
         devices = [burst.device for burst in bursts]
         # Vectors are copied before anything is launched.
         models = [self._own(burst.device, is_copied=not burst.is_empty) for burst in bursts]

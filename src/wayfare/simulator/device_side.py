@@ -132,7 +132,8 @@ class DeviceSide:
     def receive(self, device: int, model: Tensor, handed: State, round_: int) -> None:
         state = devices.receive(self.states[device], model, round_, self._terms.method, handed)
         self.states[device] = state
-        self._trainer.receive(device, model, self._terms.method.local.correction(state.local_state))
+        correction = self._terms.method.local.correction(state.local_state)
+        self._trainer.receive(device, model, correction, waits=devices.delivers_first(state, self._terms.link))
 
     def retire(self, met: Sequence[int]) -> None:
         """Stop training on devices that can never upload again; results are unchanged."""
@@ -161,7 +162,8 @@ class DeviceSide:
             memory = self._shelf.keep(number, state.memory) if met else self._nothing
             self.states[number] = replace(state, memory=memory)
         corrections = [self._terms.method.local.correction(state.local_state) for state in self.states]
-        self._trainer.restore(trainer, [state.received for state in self.states], corrections)
+        waiting = [n for n, state in enumerate(self.states) if devices.delivers_first(state, self._terms.link)]
+        self._trainer.restore(trainer, [state.received for state in self.states], corrections, waiting)
 
     def _lower_bound_joules(self) -> float:
         link, upload = self._terms.link, self._terms.method.upload

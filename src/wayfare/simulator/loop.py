@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.device import Checks, DeviceState, Transmission, terms_of
+from wayfare.device import Checks, DeviceState, Transmission, first_trained, terms_of
 from wayfare.engine import Compute, InMemory, Policy, Shelf, Trainer, choose_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
@@ -76,6 +76,7 @@ class Simulation:
             policy=policy,
             descent=training.descent,
             shelf=shelf,
+            waits=first_trained(world.link) > 0,
         )
         # With free relays, a device without energy still hands its updates to others.
         retires = self._relays is None or not self._relays.free

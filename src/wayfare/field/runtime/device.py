@@ -156,7 +156,7 @@ async def _run(
         work.engine() if local is None else local,
         number,
         guide,
-        terms.method.local,
+        terms,
         step_every_s=options.step_every_s,
         ready=always_ready if local is None else local.ready,
         may_train=options.may_train,

@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from wayfare.device import Terms, delivers_first
 from wayfare.engine import Burst, Engine
 from wayfare.field.runtime.guide import Guide
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.permission import Permission, always
-from wayfare.methods import LocalRule
 
 # The most work a kill may cost: steps since the local model was last saved.
 _KEEP_EVERY_S = 2.0
@@ -31,7 +31,7 @@ class LocalTrainer:
         engine: Engine,
         device: int,
         guide: Guide,
-        rule: LocalRule,
+        terms: Terms,
         *,
         step_every_s: float = 0.0,
         ready: Callable[[], bool] = always_ready,
@@ -40,7 +40,8 @@ class LocalTrainer:
         """``ready`` says whether there are data to train on."""
         self._may_train = Permission(may_train)
         self._outbox, self._engine, self._device, self._guide = outbox, engine, device, guide
-        self._rule, self._step_every_s, self._ready = rule, step_every_s, ready
+        self._terms, self._rule = terms, terms.method.local
+        self._step_every_s, self._ready = step_every_s, ready
         self._steps = 64 if step_every_s == 0 else 1
         self.error: BaseException | None = None
 
@@ -73,7 +74,8 @@ class LocalTrainer:
         steps = min(until - done, self._steps)
         began_s, vector = time.monotonic(), start.clone()
         # A pull leads to the last received model, not to the base of the update.
-        burst = Burst(self._device, done + 1, steps, received, correction, velocity)
+        waits = delivers_first(state, self._terms.link)
+        burst = Burst(self._device, done + 1, steps, received, correction, velocity, waits=waits)
         self._engine.run([vector], [burst])
         took_s = time.monotonic() - began_s
         self._outbox.trained(start, vector, done + steps, velocity)
