@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from wayfare.errors import ScenarioError
 from wayfare.learning.backbones import Backbone, activations_of, features, features_of
 from wayfare.learning.data import CIFAR10, ImageArrays, cached_features
+from wayfare.progress import listening
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,20 @@ def test_changed_code_gives_other_features_though_weights_are_the_same(monkeypat
     expected = backbone()(torch.from_numpy(ARRAYS.train_images), 32)
     found = features_of("small", ARRAYS, backbone(), 32)
     torch.testing.assert_close(torch.from_numpy(found.train).float(), expected, atol=2e-3, rtol=0)
+
+
+def test_a_network_stays_as_it_is_while_its_features_are_computed() -> None:
+    """Runs in other threads use it meanwhile, so it may not move to a GPU."""
+    network, images = chain(), small_arrays(CIFAR10, train=20, test=7)
+
+    def where() -> list[int]:
+        return [parameter.data_ptr() for parameter in network.module.parameters()]
+
+    seen, before = list[list[int]](), where()
+    with listening(lambda what, done, total: seen.append(where())):
+        features_of("small", images, network, 32)
+    assert seen
+    assert all(each == before for each in seen)
 
 
 def test_features_stay_in_the_cache_as_long_as_they_are_mapped() -> None:

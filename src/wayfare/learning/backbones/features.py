@@ -6,6 +6,7 @@ memory: they are written piece by piece, and mapped into memory when they are us
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import re
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from wayfare.errors import ScenarioError
 from wayfare.files import DRAFT_SUFFIX, lock, open_atomically, writing
 from wayfare.forking import available_cores
-from wayfare.learning.backbones.base import Backbone
+from wayfare.learning.backbones.base import Backbone, normalised
 from wayfare.learning.data import ImageArrays
 from wayfare.learning.data.features import drafts_of, features_folder, lock_file
 from wayfare.learning.data.sets import Pixels
@@ -63,10 +64,11 @@ class Features:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """A frozen part of a backbone, as a function of bytes. Activations have a cut; features have none."""
+    """A frozen part of a backbone and what goes before and after it. Activations have a cut; features have none."""
 
     module: nn.Module
-    values: Callable[[Tensor], Tensor]
+    prepare: Callable[[Tensor], Tensor]
+    arrange: Callable[[Tensor], Tensor]
     cut: int | None = None
 
     @property
@@ -81,19 +83,21 @@ def features_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int)
     one removes.
     """
     _check(images, backbone, pixels)
-    return _cached(_Work(backbone.module, lambda batch: backbone(batch, pixels)), name, images, backbone, pixels)
+    work = _Work(backbone.module, partial(backbone.prepare, pixels=pixels), normalised)
+    return _cached(work, name, images, backbone, pixels)
 
 
 def activations_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int, cut: int) -> Features:
     """What the block ``cut`` of a backbone gets for every image of a set, from the cache or computed now."""
     _check(images, backbone, pixels)
-    frozen = nn.Sequential(*backbone.folded_blocks[:cut])
+    work = _Work(
+        nn.Sequential(*backbone.folded_blocks[:cut]), partial(backbone.prepare, pixels=pixels), _channels_last, cut
+    )
+    return _cached(work, name, images, backbone, pixels)
 
-    def values(batch: Tensor) -> Tensor:
-        found: Tensor = frozen(backbone.prepare(batch, pixels))
-        return found.permute(0, 2, 3, 1) if found.ndim == 4 else found
 
-    return _cached(_Work(frozen, values, cut), name, images, backbone, pixels)
+def _channels_last(signal: Tensor) -> Tensor:
+    return signal.permute(0, 2, 3, 1) if signal.ndim == 4 else signal
 
 
 def _check(images: ImageArrays, backbone: Backbone, pixels: int) -> None:
@@ -234,12 +238,13 @@ def _tensor(pictures: Pixels) -> Tensor:
 
 
 def _values(work: _Work, batch: Tensor) -> Tensor:
+    prepared = work.prepare(batch)
     try:
-        return work.values(batch)
+        return work.arrange(work.module(prepared))
     except RuntimeError:
         # A user's own network may look at a signal as rows (`x.view(x.size(0), -1)`), which needs PyTorch's own layout.
         work.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        return work.values(batch)
+        return work.arrange(work.module(prepared))
 
 
 def _in_order(work: _Work, pictures: Pixels, device: torch.device) -> Iterator[Tensor]:
@@ -281,7 +286,9 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays, backbone: 
     parts = dict(zip(_PARTS, (images.train_images, images.test_images), strict=True))
     total, done = sum(map(len, parts.values())), 0
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    work.module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # Runs in other threads of this process use the module meanwhile.
+    module = copy.deepcopy(work.module).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    work = replace(work, module=module)
 
     def write(pictures: Pixels, target: IO[bytes]) -> None:
         nonlocal done
@@ -311,7 +318,6 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays, backbone: 
                 with archive.open(f"{part}.npy", "w", force_zip64=True) as member:
                     write(pictures, member)
     finally:
-        work.module.cpu()
         # Some libraries have one number for all threads.
         torch.set_num_threads(threads)
 
