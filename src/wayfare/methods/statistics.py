@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from wayfare.control.auto_weight import Wanted
@@ -50,8 +50,8 @@ class ClassStatistics(Collection, LocalRule):
             return "class-statistics collects before the first contact, so trains_between_contacts must be true"
         if self.trains != (method.upload.then is not None):
             return "class-statistics has trains = true exactly if sums-first has a rule for what is trained (then)"
-        if self.sharpness != Collection.sharpness and not self.trains:
-            return "sharpness is that of the classifier from which training starts, and nothing is trained"
+        if not self.trains and (unused := self._of_training(method.server)):
+            return f"{unused} concerns training, and nothing is trained after the statistics"
         if not method.memory.conserves:
             return "statistics need a memory rule that keeps everything that was not sent"
         if method.guard is not None:
@@ -59,6 +59,13 @@ class ClassStatistics(Collection, LocalRule):
         if method.peers is not None:
             return "relays do not carry statistics"
         return None
+
+    def _of_training(self, server: AddSums) -> str | None:
+        """A setting that has an effect only on training."""
+        if server.step != AddSums.step:
+            return "the step of add-sums"
+        names = ["sharpness", *(each.name for each in fields(LocalRule))]
+        return next((name for name in names if getattr(self, name) != getattr(ClassStatistics, name)), None)
 
 
 @dataclass(frozen=True)
