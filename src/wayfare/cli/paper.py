@@ -41,7 +41,8 @@ def paper_command(
     seeds: Annotated[
         str | None,
         typer.Option(
-            metavar="N|A,B,...", help="Number of seeds, or a list such as `1,2,3`; default: as many as the figure has."
+            metavar="N|A,B,...",
+            help="Number of seeds, or a list such as `1,2,3`; `7,` is seed 7 alone; default: those of the figure.",
         ),
     ] = None,
     picture: Annotated[

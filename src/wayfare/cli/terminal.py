@@ -45,7 +45,7 @@ SeedsOption: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="N|A,B,...",
-        help="Number of seeds, or a list such as `1,2,3`. All schemes of a seed share one world.",
+        help="Number of seeds, or a list such as `1,2,3`; `7,` is seed 7 alone. All schemes of a seed share one world.",
     ),
 ]
 
