@@ -89,7 +89,6 @@ TRAINED = (
 CONTINUED = (
     Way("head after statistics", "mads-rd:from-statistics", "-continued", {"learning.learning_rate": "0.003"}),
     Way("adapters in 11 blocks after statistics", "mads-rd:from-statistics", "-continued-adapters"),
-    Way("the same, from a quarter of the logits", "quarter", "-continued-adapters"),
 )
 WAYS = {"cifar10": (*FROZEN, *CONTINUED, *TRAINED), "fashion": (*FROZEN, *TRAINED)}
 

@@ -175,6 +175,10 @@ class Trainer:
             # The server may still read the vector, so it is not used again.
             self._underway.pop(device, None)
 
+    def is_waiting(self, device: int) -> bool:
+        """Whether a device may have statistics to deliver before it trains."""
+        return device in self._waiting
+
     def receive(self, device: int, model: Tensor, correction: Tensor | None = None, *, waits: bool = False) -> None:
         """Start from a received global model. The correction is added to gradients until the next one.
 

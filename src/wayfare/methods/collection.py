@@ -42,8 +42,8 @@ class Collection:
     # are the axes of products, which then are small and cost few bits. 0: the axes are the features.
     pilot: int = 0
     trains: bool = False  # whether devices then train the classifier that the sums give
-    # Training starts from the classifier's logits times this. On features of a backbone they are too large, and steps of
-    # a usual size then destroy what was trained before; a fleet soon learns larger ones.
+    # Training starts from the classifier's logits times this. On features of a backbone they are too large, and steps
+    # of a usual size then destroy what was trained before. A fleet soon learns larger ones.
     sharpness: float = 0.25
 
     def __post_init__(self) -> None:

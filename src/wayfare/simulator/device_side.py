@@ -133,7 +133,9 @@ class DeviceSide:
         state = devices.receive(self.states[device], model, round_, self._terms.method, handed)
         self.states[device] = state
         correction = self._terms.method.local.correction(state.local_state)
-        self._trainer.receive(device, model, correction, waits=devices.delivers_first(state, self._terms.link))
+        # Reading the memory waits for a GPU, and delivered statistics do not come back.
+        waits = self._trainer.is_waiting(device) and devices.delivers_first(state, self._terms.link)
+        self._trainer.receive(device, model, correction, waits=waits)
 
     def retire(self, met: Sequence[int]) -> None:
         """Stop training on devices that can never upload again; results are unchanged."""
