@@ -12,12 +12,16 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+from wayfare.errors import WayfareError
+from wayfare.learning.tasks import load_task
+from wayfare.learning.tasks.tuned import TunedClassification
 from wayfare.progress import listening, report_progress
+from wayfare.scenario.model import NO_BACKBONE
 from wayfare.sharing import sharing
 from wayfare.signals import Interrupts, StopRequest
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Reports, Shared, Step, perform
@@ -50,11 +54,14 @@ class Threads:
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         running: set[int] = set()
+        compute = self._shared.execution.compute()
+        if compute.device.type == "cuda" and self._shared.task is None:
+            prepare_features(queue.jobs)
         # Settings of PyTorch belong to the process. All runs of a study use the same ones, so they are set around it.
         with (
             Interrupts() as interrupts,
             one_thread(),
-            self._shared.execution.compute().numerics(),
+            compute.numerics(),
             _quick_switches(),
             sharing(),
         ):
@@ -125,6 +132,25 @@ class Threads:
             # Without its frames, which would keep the memory of the run.
             return Broken(index, error.with_traceback(None), traceback.format_exc())
         return Finished(index)
+
+
+def prepare_features(jobs: Sequence[Job]) -> None:
+    """Compute the features that runs need and that are not cached yet.
+
+    A GPU computes them with other settings of PyTorch than runs in few bits have, and these belong to the process.
+    """
+    known = set()
+    for job in jobs:
+        learning, collects = job.scenario.learning, job.scheme.local.collects() is not None
+        needed = learning.task, learning.backbone, learning.backbone_pixels, learning.trained, learning.trained_blocks
+        if learning.backbone == NO_BACKBONE or (needed, collects) in known:
+            continue
+        known.add((needed, collects))
+        # The run says what is wrong.
+        with suppress(WayfareError):
+            task = load_task(learning)
+            if collects and isinstance(task, TunedClassification):
+                task.on_features()
 
 
 @contextmanager

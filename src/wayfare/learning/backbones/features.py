@@ -305,7 +305,8 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays, backbone: 
             begin, done = begin + len(values), done + len(values)
             report_progress(f"{work.what} of {name}", done, total)
 
-    threads = torch.get_num_threads()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
     try:
         with (
             # In full precision on every machine: by default a GPU rounds the products of convolutions to 10 bits.
@@ -318,6 +319,7 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays, backbone: 
                 with archive.open(f"{part}.npy", "w", force_zip64=True) as member:
                     write(pictures, member)
     finally:
+        torch.set_float32_matmul_precision(precision)
         # Some libraries have one number for all threads.
         torch.set_num_threads(threads)
 
