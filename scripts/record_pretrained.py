@@ -86,11 +86,9 @@ TRAINED = (
     Way("from scratch, recommended settings", "mads-rd", "-scratch-best"),
     Way("from scratch, MADS", "mads", "-scratch"),
 )
-CONTINUED = (
-    Way("head after statistics", "mads-rd:from-statistics", "-continued", {"learning.learning_rate": "0.003"}),
-    Way("adapters in 11 blocks after statistics", "mads-rd:from-statistics", "-continued-adapters"),
-)
-WAYS = {"cifar10": (*FROZEN, *CONTINUED, *TRAINED), "fashion": (*FROZEN, *TRAINED)}
+CONTINUED = Way("head after statistics", "mads-rd:from-statistics", "-continued")
+ADAPTED = Way("adapters in 11 blocks after statistics", "mads-rd:from-statistics", "-continued-adapters")
+WAYS = {"cifar10": (*FROZEN, CONTINUED, ADAPTED, *TRAINED), "fashion": (*FROZEN, CONTINUED, *TRAINED)}
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -146,14 +146,18 @@ def test_runs_on_record_belong_to_the_presets(task: str) -> None:
 
 def test_training_on_after_statistics_is_that_of_the_runs() -> None:
     text = PAGE.partition("**After statistics,")[2].partition("\n\n")[0]
-    continued = recorded("cifar10", study="pretrained-cifar10-continued", learning_rate="0.003")
-    for bandwidth_hz in RADIOS:
-        found = [row for row in continued if row["radio.bandwidth_hz"] == bandwidth_hz]
-        assert [row["seed"] for row in found] == ["0", "1", "2"]
-        assert "{:.1f}, {:.1f} and {:.1f} % on".format(*percents(found)) in text
-        assert f"{joules(found):.{1 if joules(found) > 1 else 2}f} J" in text
-    megabits = fmean(float(row["bits"]) for row in continued if row["radio.bandwidth_hz"] == RADIOS[0]) / 1e6
-    assert f"{megabits:,.0f} Mbit" in text
+    continued = {hz: recorded("cifar10", study="pretrained-cifar10-continued", bandwidth_hz=hz) for hz in RADIOS}
+    for runs in continued.values():
+        scores = estimate(percents(runs))
+        assert f"{scores.mean:.1f} ± {scores.ci95:.1f} %" in text
+        assert f"{joules(runs):.{1 if joules(runs) > 1 else 2}f} J" in text
+    narrow = continued[RADIOS[0]]
+    assert [row["seed"] for row in narrow] == [str(seed) for seed in range(10)]
+    assert f"{fmean(float(row['bits']) for row in narrow) / 1e6:,.0f} Mbit" in text
+    for scheme, name in (("statistics", "statistics"), ("mads-rd", "the head alone")):
+        others = recorded("cifar10", study="pretrained-cifar10", scheme=scheme, bandwidth_hz=RADIOS[0])
+        gain = estimate([one - other for one, other in zip(percents(narrow), percents(others), strict=True)])
+        assert f"{gain.mean:.1f} ± {gain.ci95:.1f} over {name}" in text.replace(" points over", " over")
 
 
 def test_the_decision_page_has_the_energy_of_the_runs() -> None:

@@ -124,6 +124,7 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "pretrained-cifar10-scratch-best",
         "pretrained-cifar10-trained",
         "pretrained-fashion",
+        "pretrained-fashion-continued",
         "pretrained-fashion-scratch",
         "pretrained-fashion-scratch-best",
         "pretrained-fashion-scratch-best-rate",
