@@ -74,6 +74,18 @@ def test_a_network_stays_as_it_is_while_its_features_are_computed() -> None:
     assert all(each == before for each in seen)
 
 
+def test_features_have_full_precision_whatever_the_process_uses() -> None:
+    seen, before = list[str](), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with listening(lambda what, done, total: seen.append(torch.get_float32_matmul_precision())):
+            features_of("small", small_arrays(CIFAR10, train=20, test=7), chain(), 32)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(seen) == {"highest"}
+
+
 def test_features_stay_in_the_cache_as_long_as_they_are_mapped() -> None:
     found = features_of("small", ARRAYS, backbone(), 32)
     first, (cached,) = found.train[0].copy(), cached_features()

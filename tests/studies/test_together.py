@@ -16,8 +16,10 @@ from tests.studies.small_study import bits_of_study, write_study
 from wayfare.errors import RunError
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.tasks.base import placed
+from wayfare.methods import make_method
 from wayfare.progress import listening, report_progress
 from wayfare.records import RunSummary
+from wayfare.scenario import Scenario
 from wayfare.sharing import is_sharing, shared, sharing
 from wayfare.studies import together
 from wayfare.studies.jobs import Job, OnRound, Queue, Shared, conduct
@@ -28,6 +30,8 @@ from wayfare.studies.sweeping import Sweep, sweep
 from wayfare.studies.together import Threads
 
 Alone: TypeAlias = tuple[Shared, dict[str, list[object]]]
+SCENARIO = Scenario()
+SCHEME = make_method("mads", SCENARIO)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -101,7 +105,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("wayfare.studies.jobs.read_run", lambda folder: None)
     using = Shared(execution=Execution(device="cpu"))
     jobs = [
-        Job(name=name, scenario=None, scheme=None, seed=0, work=tmp_path / name, folder=tmp_path / name)  # type: ignore[arg-type]
+        Job(name=name, scenario=SCENARIO, scheme=SCHEME, seed=0, work=tmp_path / name, folder=tmp_path / name)
         for name in ("mads 1", "afl 1", "mads 2", "afl 2")
     ]
     found: list[int] = []
@@ -125,7 +129,7 @@ def test_long_work_before_the_first_round_is_reported_by_the_thread_that_listens
     monkeypatch.setattr(together, "perform", perform)
     monkeypatch.setattr("wayfare.studies.jobs.read_run", lambda folder: None)
     jobs = [
-        Job(name=name, scenario=None, scheme=None, seed=0, work=tmp_path / name, folder=tmp_path / name)  # type: ignore[arg-type]
+        Job(name=name, scenario=SCENARIO, scheme=SCHEME, seed=0, work=tmp_path / name, folder=tmp_path / name)
         for name in ("signs", "cars")
     ]
     heard: list[tuple[str, int, int]] = []

@@ -41,7 +41,7 @@ class Burst:
     velocity: Tensor | None = field(default=None, compare=False, repr=False)
     # Whether the vector to advance is empty and the burst starts from ``received``. Only for an `Idling` engine.
     is_empty: bool = field(default=False, compare=False)
-    # Whether a device that collects statistics may have some to deliver. It then trains nothing.
+    # Whether the device may have statistics to deliver before it trains.
     waits: bool = field(default=False, compare=False)
 
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from wayfare.errors import WayfareError
 from wayfare.learning.tasks import load_task
 from wayfare.learning.tasks.tuned import TunedClassification
 from wayfare.progress import listening, report_progress
@@ -54,14 +53,13 @@ class Threads:
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         running: set[int] = set()
-        compute = self._shared.execution.compute()
-        if compute.device.type == "cuda" and self._shared.task is None:
-            prepare_features(queue.jobs)
+        if self._shared.task is None:
+            _prepare_features(queue.jobs)
         # Settings of PyTorch belong to the process. All runs of a study use the same ones, so they are set around it.
         with (
             Interrupts() as interrupts,
             one_thread(),
-            compute.numerics(),
+            self._shared.execution.compute().numerics(),
             _quick_switches(),
             sharing(),
         ):
@@ -134,7 +132,7 @@ class Threads:
         return Finished(index)
 
 
-def prepare_features(jobs: Sequence[Job]) -> None:
+def _prepare_features(jobs: Sequence[Job]) -> None:
     """Compute the features that runs need and that are not cached yet.
 
     A GPU computes them with other settings of PyTorch than runs in few bits have, and these belong to the process.
@@ -146,8 +144,8 @@ def prepare_features(jobs: Sequence[Job]) -> None:
         if learning.backbone == NO_BACKBONE or (needed, collects) in known:
             continue
         known.add((needed, collects))
-        # The run says what is wrong.
-        with suppress(WayfareError):
+        # If it fails, it fails again in the run, which says why.
+        with suppress(Exception):
             task = load_task(learning)
             if collects and isinstance(task, TunedClassification):
                 task.on_features()
